@@ -1,0 +1,77 @@
+//! Processes: the slot processes that start skills, the pool that keeps them, and the thread that waits for all of them.
+//! Knows no catalog and no wire.
+
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::time::Duration;
+
+/// What a slot is to start.
+#[derive(Clone, Copy, Debug)]
+pub struct Job<'a> {
+    /// Absolute path of the executable.
+    pub program: &'a Path,
+    /// Its working directory, absolute.
+    pub directory: &'a Path,
+    /// Its whole environment.
+    pub environment: &'a [(String, String)],
+}
+
+/// The skill's ends of its three pipes.
+#[derive(Debug)]
+pub struct Stdio {
+    /// Descriptor 0.
+    pub stdin: OwnedFd,
+    /// Descriptor 1.
+    pub stdout: OwnedFd,
+    /// Descriptor 2.
+    pub stderr: OwnedFd,
+}
+
+/// What a slot says of its job, in this order: `Started`, `Exited`, and `Clean` if descendants were left; or
+/// `SpawnFailed` alone. `Lost` may come at any time and is the last.
+#[derive(Clone, Debug, PartialEq)]
+pub enum SlotEvent {
+    /// The process exists.
+    Started {
+        /// In the executor's pid namespace.
+        pid: i32,
+    },
+    /// The process could not be started.
+    SpawnFailed {
+        /// `errno`.
+        errno: i32,
+    },
+    /// The leader exited. Descendants that are left stay until [`Slot::sweep`].
+    Exited {
+        /// How.
+        exit: Exit,
+        /// What it used, with the descendants that it waited for.
+        usage: Usage,
+        /// Whether descendants are left.
+        left: bool,
+    },
+    /// Every descendant has ended.
+    Clean,
+    /// The slot was stopped or ended, by the skill or from outside; what it ran is being killed.
+    Lost,
+}
+
+/// How a process ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Exit {
+    /// With this code.
+    Code(i32),
+    /// By this signal.
+    Signal(i32),
+}
+
+/// What a process used.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Usage {
+    /// Processor time in the program.
+    pub cpu_user: Duration,
+    /// Processor time in the kernel.
+    pub cpu_system: Duration,
+    /// The largest resident size of one process.
+    pub max_rss_bytes: u64,
+}

@@ -1,0 +1,5 @@
+//! How both services serve: the listener, health, reflection, errors and logs.
+
+pub mod error;
+pub mod serve;
+pub mod telemetry;
