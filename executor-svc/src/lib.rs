@@ -1,1 +1,4 @@
 //! stub
+
+pub mod mirror;
+pub mod registry;
