@@ -1,1 +1,3 @@
-//! stub
+//! The executor: runs skills.
+
+pub mod slot;

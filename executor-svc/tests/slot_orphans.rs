@@ -1,0 +1,107 @@
+//! What becomes of slots when their executor is killed, and what they inherit from one that was started oddly. The
+//! executor is this test program, started again with the name of the job in its environment; so that this process can
+//! start and wait for it, it has no pool of its own.
+
+mod support;
+
+use std::io::{BufRead, BufReader};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use rstest::rstest;
+use rustix::process::{
+    Pid, Signal, WaitId, WaitIdOptions, WaitOptions, kill_process, set_child_subreaper, wait, waitid,
+};
+use support::{World, eventually, marked};
+
+/// Which part the started executor plays.
+const ROLE: &str = "SLOT_TEST_ROLE";
+
+/// Both tests wait for all that is below this process.
+static ALONE: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
+
+#[rstest]
+#[case::scoped("busy")]
+#[case::walking("busy without scope")]
+#[tokio::test]
+async fn a_killed_executor_takes_every_tree_along(#[case] role: &str) {
+    let _alone = ALONE.lock().await;
+    // What escapes from the executor's slots ends up here, and is found.
+    set_child_subreaper(Some(Pid::INIT)).expect("a subreaper");
+    let mut executor = executor(&[], role);
+    let mark = first_line(&mut executor);
+    assert_eq!(marked(&mark).len(), 20 * 4, "{:?}", marked(&mark));
+
+    let start = Instant::now();
+    kill_process(Pid::from_child(&executor), Signal::KILL).expect("killed");
+    eventually(Duration::from_secs(1), || match marked(&mark) {
+        left if left.is_empty() => Ok(()),
+        left => Err(left),
+    })
+    .await;
+    // Nobody else is left either: the slots are gone too.
+    eventually(Duration::from_secs(1).saturating_sub(start.elapsed()), || {
+        while let Ok(Some(_)) = wait(WaitOptions::NOHANG) {}
+        let any = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
+        if waitid(WaitId::All, any).is_err() { Ok(()) } else { Err(support::children(std::process::id() as i32)) }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn ignored_and_blocked_signals_do_not_reach_the_skill() {
+    let _alone = ALONE.lock().await;
+    let odd = ["--ignore-signal=HUP,INT,TERM,CHLD,USR1", "--block-signal=USR2,QUIT,TERM"];
+    let mut executor = executor(&odd, "signals");
+    assert_eq!(first_line(&mut executor), "SigBlk: 0000000000000000 SigIgn: 0000000000000000");
+    assert!(executor.wait().expect("waited for").success());
+}
+
+/// The parts. Does nothing in an ordinary run of the tests.
+#[tokio::test]
+async fn role() {
+    let Ok(role) = std::env::var(ROLE) else { return };
+    let world = World::new(role != "busy without scope");
+    if role == "signals" {
+        let outcome = world.sh("grep -E 'Sig(Blk|Ign)' /proc/self/status").await;
+        println!("\n> {}", outcome.stdout.split_whitespace().collect::<Vec<_>>().join(" "));
+        return;
+    }
+    // Four processes each, deaf, and spread over sessions.
+    let program = world.script("trap '' TERM HUP; setsid sleep 300 & (setsid sh -c 'sleep 300; true' &) ; read -r _");
+    let mut runs = Vec::new();
+    for _ in 0..20 {
+        let mut slot = world.pool.take().expect("a slot");
+        let pipes = world.start(&mut slot, &program);
+        runs.push((slot, pipes));
+    }
+    eventually(Duration::from_secs(10), || match world.left() {
+        // Those that will be `sleep` are `sh` or `setsid` for a moment, and there nevertheless.
+        all if all.len() == 80 && all.iter().filter(|process| process.contains("sleep 300")).count() == 60 => Ok(()),
+        all => Err(all),
+    })
+    .await;
+    println!("\n> {}", world.mark);
+    // Until the end comes, by the test's hand.
+    std::future::pending::<()>().await;
+}
+
+#[expect(clippy::disallowed_methods, reason = "an executor to be killed has to be started")]
+fn executor(env: &[&str], role: &str) -> Child {
+    let this = std::env::current_exe().expect("this program");
+    Command::new("env")
+        .args(env)
+        .arg(this)
+        .args(["--exact", "role", "--nocapture", "--test-threads=1"])
+        .env(ROLE, role)
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("an executor")
+}
+
+/// The first line that is ours, not the test runner's.
+fn first_line(executor: &mut Child) -> String {
+    let stdout = BufReader::new(executor.stdout.take().expect("piped"));
+    let mut lines = stdout.lines().map_while(Result::ok);
+    lines.find_map(|line| line.strip_prefix("> ").map(str::to_owned)).expect("the executor's word")
+}
