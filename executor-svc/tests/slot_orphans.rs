@@ -10,6 +10,7 @@ use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use executor_svc::slot::Exit;
 use rstest::rstest;
 use rustix::process::{
     Pid, Signal, WaitId, WaitIdOptions, WaitOptions, kill_process, set_child_subreaper, wait, waitid,
@@ -60,6 +61,15 @@ async fn ignored_and_blocked_signals_do_not_reach_the_skill() {
     assert!(executor.wait().expect("waited for").success());
 }
 
+#[tokio::test]
+async fn a_process_that_was_there_before_is_none_of_the_executors_business() {
+    let _alone = ALONE.lock().await;
+    // The first one's end is waited for, and the second one outlives a lost slot and its orphans.
+    let mut executor = executor(&["sh", "-c", "sleep .01 & sleep 300 & exec \"$@\"", "sh"], "elder");
+    assert_eq!(first_line(&mut executor), "[\"sleep\", \"skillyard-slot\"]");
+    assert!(executor.wait().expect("waited for").success());
+}
+
 /// The parts. Does nothing in an ordinary run of the tests.
 #[tokio::test]
 async fn role() {
@@ -68,6 +78,26 @@ async fn role() {
     if role == "signals" {
         let outcome = world.sh("grep -E 'Sig(Blk|Ign)' /proc/self/status").await;
         println!("\n> {}", outcome.stdout.split_whitespace().collect::<Vec<_>>().join(" "));
+        return;
+    }
+    if role == "elder" {
+        let lost = world.sh("setsid sleep 300 & kill -KILL $PPID").await;
+        assert_eq!(lost.events.last(), Some(&"lost"));
+        assert_eq!(world.sh("exit 0").await.exit, Some(Exit::Code(0)));
+        world.nothing_is_left().await;
+        let me = i32::try_from(std::process::id()).expect("a pid");
+        let name = |pid| std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default().trim_end().to_owned();
+        let names = eventually(Duration::from_secs(1), || {
+            let mut children = support::children(me);
+            children.sort_unstable();
+            match children.len() {
+                2 => Ok(children.clone()),
+                _ => Err(children.into_iter().map(name).collect::<Vec<_>>()),
+            }
+        })
+        .await;
+        println!("\n> {:?}", names.iter().copied().map(name).collect::<Vec<_>>());
+        kill_process(Pid::from_raw(names[0]).expect("a pid"), Signal::KILL).expect("the elder's end");
         return;
     }
     // Four processes each, deaf, and spread over sessions.

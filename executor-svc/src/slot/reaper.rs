@@ -52,6 +52,7 @@ impl Reaper {
         if let Some(reaper) = REAPER.get() {
             return Ok(Arc::clone(reaper));
         }
+        tree::check()?;
         confine::heed_children()?;
         set_child_subreaper(Some(Pid::INIT))?;
         let elders = tree::children()?.into_iter().collect();

@@ -70,6 +70,9 @@ impl Supervisor {
         let socket = confine::settle()?;
         confine::drop_privileges()?;
         let scoped = signal_scope && confine::scope_signals();
+        if !scoped {
+            tree::check()?;
+        }
         let mut link = Link { socket, outgoing: Vec::with_capacity(MAX_SHORT) };
         link.report(NO_JOB, Report::Ready { signal_scope: scoped });
         Ok(Self { link, tree: Tree { scoped }, incoming: vec![0; MAX_MESSAGE] })

@@ -14,6 +14,14 @@ use rustix::process::{Pid, Signal, getpid, kill_process, pidfd_send_signal};
 /// How deep one walk goes; each level holds a descriptor. What is deeper comes nearer when its ancestors end.
 const MAX_DEPTH: usize = 100;
 
+/// Whether the kernel lists children at all; without the lists there would seem to be none.
+pub(super) fn check() -> io::Result<()> {
+    std::fs::read("/proc/thread-self/children").map(drop).map_err(|error| {
+        let reason = "processes are found by it, so /proc must be mounted and the kernel built with PROC_CHILDREN";
+        io::Error::new(error.kind(), format!("/proc/thread-self/children cannot be read ({error}): {reason}"))
+    })
+}
+
 /// The calling process's children, of all its threads.
 pub(super) fn children() -> io::Result<Vec<Pid>> {
     let mut pids = Vec::new();
