@@ -148,13 +148,9 @@ impl Reaper {
         let mut orphans = false;
         while let Ok(Some((pid, status))) = wait(WaitOptions::NOHANG | WaitOptions::UNTRACED) {
             if status.stopped() {
-                // A slot that is stopped serves nobody, and an orphan is to go anyway.
-                if !family.elders.contains(&pid) {
-                    warn!(
-                        pid = pid.as_raw_nonzero(),
-                        slot = family.slots.contains_key(&pid),
-                        "stopped process is killed"
-                    );
+                // A slot that is stopped serves nobody. Orphans are stopped by this thread itself.
+                if family.slots.contains_key(&pid) {
+                    warn!(pid = pid.as_raw_nonzero(), "slot was stopped; it is killed");
                     let _ = kill_process(pid, Signal::KILL);
                 }
             } else if family.slots.remove(&pid).is_some() {
@@ -169,25 +165,29 @@ impl Reaper {
         orphans
     }
 
-    /// One pass. Each that is killed is a reason for the next one, and an orphan appears only by another's end, so that
-    /// passes go on until none is left.
+    /// One attempt. Each that is killed is a reason for the next one, and an orphan appears only by another's end, so
+    /// that attempts go on until none is left.
     fn kill_orphans(&self) {
-        let orphans: Vec<Pid> = {
-            let family = self.family();
-            let children = match tree::children() {
-                Ok(children) => children,
-                Err(error) => {
-                    error!(%error, "cannot list children; a dead slot's processes may be left");
-                    return;
-                }
-            };
-            let known = |pid: &Pid| family.slots.contains_key(pid) || family.elders.contains(pid);
-            children.into_iter().filter(|pid| !known(pid)).collect()
-        };
         // Only this thread reaps, so that the pids stay theirs.
-        if !orphans.is_empty() {
-            debug!(count = orphans.len(), "orphans are killed");
-            tree::signal(&orphans, Signal::KILL);
+        let killed = tree::kill(|| {
+            self.collect();
+            self.orphans()
+        });
+        if killed > 0 {
+            debug!(killed, "orphans of slots");
+        }
+    }
+
+    /// Children that are neither slots nor elders.
+    fn orphans(&self) -> Vec<Pid> {
+        let family = self.family();
+        let known = |pid: &Pid| family.slots.contains_key(pid) || family.elders.contains(pid);
+        match tree::children() {
+            Ok(children) => children.into_iter().filter(|pid| !known(pid)).collect(),
+            Err(error) => {
+                error!(%error, "cannot list children; a dead slot's processes may be left");
+                Vec::new()
+            }
         }
     }
 

@@ -300,7 +300,11 @@ impl Tree {
                 self.signal(Signal::KILL);
                 true
             } else {
-                tree::signal(&tree::children().unwrap_or_default(), Signal::KILL) > 0
+                let children = || {
+                    reap_ended();
+                    tree::children().unwrap_or_default()
+                };
+                tree::kill(children) > 0
             };
             match waitid(WaitId::All, WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT) {
                 Err(Errno::CHILD) => return,
