@@ -66,7 +66,7 @@ async fn a_process_that_was_there_before_is_none_of_the_executors_business() {
     let _alone = ALONE.lock().await;
     // The first one's end is waited for, and the second one outlives a lost slot and its orphans.
     let mut executor = executor(&["sh", "-c", "sleep .01 & sleep 300 & exec \"$@\"", "sh"], "elder");
-    assert_eq!(first_line(&mut executor), "[\"sleep\", \"skillyard-slot\"]");
+    assert_eq!(first_line(&mut executor), "[\"skillyard-slot\", \"sleep\"]");
     assert!(executor.wait().expect("waited for").success());
 }
 
@@ -86,18 +86,18 @@ async fn role() {
         assert_eq!(world.sh("exit 0").await.exit, Some(Exit::Code(0)));
         world.nothing_is_left().await;
         let me = i32::try_from(std::process::id()).expect("a pid");
-        let name = |pid| std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default().trim_end().to_owned();
-        let names = eventually(Duration::from_secs(1), || {
-            let mut children = support::children(me);
-            children.sort_unstable();
-            match children.len() {
-                2 => Ok(children.clone()),
-                _ => Err(children.into_iter().map(name).collect::<Vec<_>>()),
-            }
+        let name =
+            |pid: i32| std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default().trim_end().to_owned();
+        let mut children = eventually(Duration::from_secs(1), || {
+            let children: Vec<(String, i32)> = support::children(me).into_iter().map(|pid| (name(pid), pid)).collect();
+            if children.len() == 2 { Ok(children) } else { Err(children) }
         })
         .await;
-        println!("\n> {:?}", names.iter().copied().map(name).collect::<Vec<_>>());
-        kill_process(Pid::from_raw(names[0]).expect("a pid"), Signal::KILL).expect("the elder's end");
+        children.sort_unstable();
+        println!("\n> {:?}", children.iter().map(|(name, _)| name).collect::<Vec<_>>());
+        for (_, elder) in children.iter().filter(|(name, _)| name == "sleep") {
+            kill_process(Pid::from_raw(*elder).expect("a pid"), Signal::KILL).expect("the elder's end");
+        }
         return;
     }
     // Four processes each, deaf, and spread over sessions.
