@@ -1,10 +1,12 @@
 //! The mirror against a peer that says what a registry must not: over a real socket, with a real server, whose every
 //! message is the test's.
+#![expect(clippy::unwrap_used, reason = "a test")]
 
 use std::collections::HashMap;
 use std::fs;
 use std::future::Future;
 use std::net::SocketAddr;
+use std::os::unix::fs::PermissionsExt as _;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -161,6 +163,15 @@ fn serve(peer: &Peer, listener: TcpListener) -> JoinHandle<()> {
         let server = tonic::transport::Server::builder().add_service(service);
         server.serve_with_incoming(TcpListenerStream::new(listener)).await.unwrap();
     })
+}
+
+impl Drop for World {
+    /// Read-only directories are removed by nobody but root.
+    fn drop(&mut self) {
+        for package in fs::read_dir(self.state.path().join("store")).into_iter().flatten().flatten() {
+            let _ = fs::set_permissions(package.path(), fs::Permissions::from_mode(0o755));
+        }
+    }
 }
 
 struct Following {
@@ -485,7 +496,7 @@ async fn what_is_broken_on_disk_is_fetched_again() {
     following.end().await;
     drop(mirror);
     fs::remove_file(path.join("run.sh")).unwrap_or_else(|_| {
-        fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
         fs::remove_file(path.join("run.sh")).unwrap();
     });
     let mirror = world.open(DAY);
