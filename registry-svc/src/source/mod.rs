@@ -1,5 +1,8 @@
 //! From disk to values: roots, what is found under them, and what became of it. Knows no catalog and no wire.
 
+mod stub;
+pub use stub::*;
+
 use std::path::PathBuf;
 use std::sync::Arc;
 
