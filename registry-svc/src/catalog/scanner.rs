@@ -14,11 +14,14 @@ use super::watch::Watch;
 use crate::source::{self, Root, RootKind, RootState};
 use skillyard::Source;
 
+/// Looks at a root, given what is known of it. Says besides whether a file was so young that it may have changed unseen.
+type LookAt = Arc<dyn Fn(&Root, Option<&Scanned>) -> (Scanned, bool) + Send + Sync>;
+
 /// One root, and what is known of it.
-#[derive(Debug)]
 pub(super) struct Scanner {
     root: Root,
     hint: Arc<Notify>,
+    look: LookAt,
     /// What the last look that could read the root found.
     latest: Option<Arc<Scanned>>,
     /// Lent to the thread that looks.
@@ -44,7 +47,11 @@ pub(super) struct Known {
 
 impl Scanner {
     pub(super) fn new(root: Root, hint: Arc<Notify>) -> Self {
-        Self { root, hint, latest: None, watch: None, running: None }
+        Self::with(root, hint, Arc::new(look))
+    }
+
+    fn with(root: Root, hint: Arc<Notify>, look: LookAt) -> Self {
+        Self { root, hint, look, latest: None, watch: None, running: None }
     }
 
     /// Starts to look, unless the configuration keeps the root out or an earlier look still hangs.
@@ -60,7 +67,8 @@ impl Scanner {
             }
             None => {}
         }
-        let (root, latest, hint) = (self.root.clone(), self.latest.clone(), Arc::clone(&self.hint));
+        let (root, latest) = (self.root.clone(), self.latest.clone());
+        let (hint, look) = (Arc::clone(&self.hint), Arc::clone(&self.look));
         let mut watch = self.watch.take().unwrap_or_else(|| {
             Watch::new(root.path.clone(), root.kind == RootKind::Skills(Source::Cloud), Arc::clone(&hint))
         });
@@ -135,5 +143,80 @@ fn look(root: &Root, latest: Option<&Scanned>) -> (Scanned, bool) {
             });
             (Scanned::Agents(source::scan_agents(root, before)), false)
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::source::Scan;
+    use std::sync::Mutex;
+    use std::sync::mpsc;
+    use std::time::Duration;
+
+    /// A root that answers when it is told to, with an agent's file of this name.
+    fn root_that_waits() -> (Scanner, mpsc::Sender<Option<&'static str>>, Arc<Mutex<u32>>) {
+        let root = Root { path: "/nowhere/agents".into(), kind: RootKind::Agents, state: RootState::Registered };
+        let (tell, told) = mpsc::channel::<Option<&str>>();
+        let (told, looks) = (Mutex::new(told), Arc::new(Mutex::new(0)));
+        let counted = Arc::clone(&looks);
+        let look = move |root: &Root, _: Option<&Scanned>| {
+            *counted.lock().unwrap() += 1;
+            let Some(name) = told.lock().unwrap().recv().unwrap() else { panic!("told to") };
+            let candidate = source::Candidate {
+                path: root.path.join(name),
+                name: name.into(),
+                value: None,
+                diagnostics: Vec::new(),
+                failed: None,
+            };
+            (Scanned::Agents(Scan { root: root.clone(), candidates: vec![candidate] }), false)
+        };
+        (Scanner::with(root, Arc::default(), Arc::new(look)), tell, looks)
+    }
+
+    async fn look(scanner: &mut Scanner, patience: Duration) -> (RootState, Vec<String>) {
+        scanner.start().await;
+        let known = scanner.wait(Instant::now() + patience).await;
+        let Scanned::Agents(scan) = known.scanned.as_ref() else { panic!("{known:?}") };
+        (scan.root.state, scan.candidates.iter().map(|candidate| candidate.name.clone()).collect())
+    }
+
+    const SHORT: Duration = Duration::from_millis(20);
+    const LONG: Duration = Duration::from_secs(30);
+
+    #[tokio::test]
+    async fn a_root_that_hangs_is_unreadable_until_it_answers() {
+        let (mut scanner, tell, looks) = root_that_waits();
+        assert_eq!(look(&mut scanner, SHORT).await, (RootState::Unreadable, vec![]));
+        assert_eq!(look(&mut scanner, SHORT).await, (RootState::Unreadable, vec![]));
+        assert_eq!(*looks.lock().unwrap(), 1, "one thread, not one more for every try");
+        // What comes late is of before the question: it is looked at once more.
+        tell.send(Some("late")).unwrap();
+        while !scanner.running.as_ref().unwrap().is_finished() {
+            tokio::task::yield_now().await;
+        }
+        tell.send(Some("now")).unwrap();
+        assert_eq!(look(&mut scanner, LONG).await, (RootState::Registered, vec!["now".to_owned()]));
+        assert_eq!(look(&mut scanner, SHORT).await, (RootState::Unreadable, vec!["now".to_owned()]), "it is kept");
+        tell.send(Some("then")).unwrap();
+        tell.send(Some("at last")).unwrap();
+        scanner.wait(Instant::now() + LONG).await;
+        assert_eq!(look(&mut scanner, LONG).await, (RootState::Registered, vec!["at last".to_owned()]));
+    }
+
+    #[tokio::test]
+    async fn a_look_that_panics_harms_nothing_else() {
+        let (mut scanner, tell, _) = root_that_waits();
+        tell.send(None).unwrap();
+        assert_eq!(look(&mut scanner, LONG).await, (RootState::Unreadable, vec![]));
+    }
+
+    #[tokio::test]
+    async fn a_root_that_the_configuration_keeps_out_is_not_looked_at() {
+        let (mut scanner, _tell, looks) = root_that_waits();
+        scanner.root.state = RootState::NotEntitled;
+        assert_eq!(look(&mut scanner, SHORT).await, (RootState::NotEntitled, vec![]));
+        assert_eq!(*looks.lock().unwrap(), 0);
     }
 }

@@ -15,18 +15,18 @@ use tempfile::TempDir;
 use tonic::transport::Channel;
 
 /// Nothing here takes this long on a machine that works.
-pub const PATIENCE: Duration = Duration::from_secs(30);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 
 /// A directory to put skills and agents into.
-pub struct World {
-    pub dir: TempDir,
+pub(crate) struct World {
+    pub(crate) dir: TempDir,
 }
 
 /// A registry that runs; it ends with the value.
-pub struct Registry {
+pub(crate) struct Registry {
     child: Child,
-    pub port: u16,
-    pub channel: Channel,
+    pub(crate) port: u16,
+    pub(crate) channel: Channel,
     lines: Arc<Lines>,
 }
 
@@ -37,7 +37,7 @@ struct Lines {
 }
 
 impl World {
-    pub fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let world = Self { dir: tempfile::tempdir().unwrap() };
         for dir in ["ext", "playbooks", "agents"] {
             fs::create_dir(world.path(dir)).unwrap();
@@ -45,13 +45,13 @@ impl World {
         world
     }
 
-    pub fn path(&self, relative: &str) -> PathBuf {
+    pub(crate) fn path(&self, relative: &str) -> PathBuf {
         // Links on the way, as a temporary directory may have one, would make other paths in reports.
         fs::canonicalize(self.dir.path()).unwrap().join(relative)
     }
 
     /// Writes a file and the directories to it, at once whole, as an editor that renames does.
-    pub fn write(&self, relative: &str, content: impl AsRef<[u8]>) {
+    pub(crate) fn write(&self, relative: &str, content: impl AsRef<[u8]>) {
         let path = self.path(relative);
         fs::create_dir_all(path.parent().unwrap()).unwrap();
         let beside = self.dir.path().join("beside");
@@ -63,31 +63,31 @@ impl World {
     }
 
     /// A subprocess skill with further keys.
-    pub fn skill(&self, name: &str, more: &str) {
+    pub(crate) fn skill(&self, name: &str, more: &str) {
         self.write(&format!("ext/{name}/run.sh"), "#!/bin/sh\necho '{}'\n");
         let manifest = format!(r#"{{"name":"{name}","description":"does {name}","entry":"run.sh"{more}}}"#);
         self.write(&format!("ext/{name}/skill.json"), manifest);
     }
 
-    pub fn playbook(&self, name: &str) {
+    pub(crate) fn playbook(&self, name: &str) {
         self.write(
             &format!("playbooks/{name}/SKILL.md"),
             format!("---\nname: {name}\ndescription: about {name}\n---\nDo.\n"),
         );
     }
 
-    pub fn agent(&self, name: &str, more: &str) {
+    pub(crate) fn agent(&self, name: &str, more: &str) {
         self.write(&format!("agents/{name}.md"), format!("---\nname: {name}\ndescription: an agent\n{more}\n---\n"));
     }
 
-    pub fn command(&self) -> Command {
+    pub(crate) fn command(&self) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_registry-svc"));
         command.env_clear().stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         command
     }
 
     /// Serves the world's directories. Rescans come too seldom to help.
-    pub async fn serve(&self, more: &[&str]) -> Registry {
+    pub(crate) async fn serve(&self, more: &[&str]) -> Registry {
         let mut command = self.command();
         command.args(["--listen", "127.0.0.1:0", "--log-format", "json", "--rescan-interval", "1h"]);
         command.arg("--external-dirs").arg(self.path("ext")).arg("--skill-roots").arg(self.path("playbooks"));
@@ -125,17 +125,17 @@ impl Registry {
         tokio::time::timeout(PATIENCE, serving).await.unwrap();
     }
 
-    pub fn pid(&self) -> u32 {
+    pub(crate) fn pid(&self) -> u32 {
         self.child.id()
     }
 
     /// Waits for a log line with this message.
-    pub fn logs(&self, message: &str) {
+    pub(crate) fn logs(&self, message: &str) {
         self.lines.wait_for(|line| serde_json::from_str::<Value>(line).is_ok_and(|value| value["message"] == message));
     }
 
     /// The messages of the log so far, with the level before each.
-    pub fn log(&self) -> Vec<String> {
+    pub(crate) fn log(&self) -> Vec<String> {
         let lines = self.lines.lines.lock().unwrap();
         let values = lines.iter().map(|line| serde_json::from_str::<Value>(line).unwrap());
         values
@@ -143,13 +143,13 @@ impl Registry {
             .collect()
     }
 
-    pub fn terminate(&self) {
+    pub(crate) fn terminate(&self) {
         let pid = rustix::process::Pid::from_child(&self.child);
         rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
     }
 
     /// How it ended, and how long that took.
-    pub async fn ended(mut self) -> (ExitStatus, Duration) {
+    pub(crate) async fn ended(mut self) -> (ExitStatus, Duration) {
         let began = Instant::now();
         let status = eventually(async || self.child.try_wait().unwrap()).await;
         (status, began.elapsed())
@@ -182,7 +182,7 @@ impl Lines {
 }
 
 /// Asks until there is an answer.
-pub async fn eventually<T>(mut ask: impl AsyncFnMut() -> Option<T>) -> T {
+pub(crate) async fn eventually<T>(mut ask: impl AsyncFnMut() -> Option<T>) -> T {
     let end = Instant::now() + PATIENCE;
     loop {
         if let Some(answer) = ask().await {
@@ -194,7 +194,7 @@ pub async fn eventually<T>(mut ask: impl AsyncFnMut() -> Option<T>) -> T {
 }
 
 /// Resident memory of a process, in KiB.
-pub fn resident_kib(pid: u32) -> u64 {
+pub(crate) fn resident_kib(pid: u32) -> u64 {
     let status = fs::read_to_string(Path::new("/proc").join(pid.to_string()).join("status")).unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
     line.trim().trim_end_matches(" kB").parse().unwrap()
