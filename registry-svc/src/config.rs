@@ -105,8 +105,8 @@ impl Config {
     pub fn check(raw: &Raw) -> Result<Self, Vec<Fault>> {
         let mut checker = Checker::default();
         let listen = checker.listen(raw);
-        let external_dirs = checker.directories(EXTERNAL_DIRS.of(&raw.external_dirs), &[':', ',']);
-        let skill_roots = checker.directories(SKILL_ROOTS.of(&raw.skill_roots), &[':']);
+        let external_dirs = checker.directories(EXTERNAL_DIRS.of(&raw.external_dirs), source::split_dirs);
+        let skill_roots = checker.directories(SKILL_ROOTS.of(&raw.skill_roots), source::split_roots);
         let workspace = checker.directory(WORKSPACE.of(&raw.workspace));
         let tier = checker.tier(raw);
         let agents_dir = checker.directory(AGENTS_DIR.of(&raw.agents_dir));
@@ -198,9 +198,9 @@ impl Checker {
     }
 
     /// What is wrong with one of several roots is said in the load report.
-    fn directories(&mut self, given: Option<Given<'_>>, separators: &[char]) -> Vec<PathBuf> {
+    fn directories(&mut self, given: Option<Given<'_>>, split: fn(&str) -> Vec<PathBuf>) -> Vec<PathBuf> {
         let text = given.and_then(|given| self.text(given)).unwrap_or_default();
-        source::split_dirs(text, separators)
+        split(text)
     }
 
     fn directory(&mut self, given: Option<Given<'_>>) -> Option<PathBuf> {

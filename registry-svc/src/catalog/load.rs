@@ -29,8 +29,8 @@ impl Scanned {
     #[must_use]
     pub fn empty(root: Root) -> Self {
         match root.kind {
-            RootKind::Skills(_) => Self::Skills(Scan { root, candidates: Vec::new() }),
-            RootKind::Agents => Self::Agents(Scan { root, candidates: Vec::new() }),
+            RootKind::Skills(_) => Self::Skills(Scan::new(root, Vec::new())),
+            RootKind::Agents => Self::Agents(Scan::new(root, Vec::new())),
         }
     }
 
@@ -43,13 +43,30 @@ impl Scanned {
         }
     }
 
-    /// The same, with another root.
+    /// Whether a file was so young that it may have changed unseen.
     #[must_use]
-    pub fn with_root(self, root: Root) -> Self {
+    pub fn needs_second_look(&self) -> bool {
         match self {
-            Self::Skills(scan) => Self::Skills(Scan { root, ..scan }),
-            Self::Agents(scan) => Self::Agents(Scan { root, ..scan }),
+            Self::Skills(scan) => scan.needs_second_look(),
+            Self::Agents(scan) => scan.needs_second_look(),
         }
+    }
+
+    /// What was found when the root could be read, after a look that could not: with its state and what it says.
+    #[must_use]
+    pub fn kept(mut self, failed: Self) -> Self {
+        match (&mut self, failed) {
+            (Self::Skills(kept), Self::Skills(failed)) => {
+                kept.root = failed.root;
+                kept.candidates.extend(failed.candidates);
+            }
+            (Self::Agents(kept), Self::Agents(failed)) => {
+                kept.root = failed.root;
+                kept.candidates.extend(failed.candidates);
+            }
+            (_, other) => return other,
+        }
+        self
     }
 }
 
@@ -256,11 +273,11 @@ mod tests {
 
     fn skills(path: &str, source: Source, found: &[(&str, &str, &str)]) -> Arc<Scanned> {
         let candidates = found.iter().map(|(dir, name, content)| skill(path, dir, name, source, content)).collect();
-        Arc::new(Scanned::Skills(Scan { root: root(path, RootKind::Skills(source)), candidates }))
+        Arc::new(Scanned::Skills(Scan::new(root(path, RootKind::Skills(source)), candidates)))
     }
 
     fn agents(found: Vec<Candidate<Agent>>) -> Arc<Scanned> {
-        Arc::new(Scanned::Agents(Scan { root: root("/agents", RootKind::Agents), candidates: found }))
+        Arc::new(Scanned::Agents(Scan::new(root("/agents", RootKind::Agents), found)))
     }
 
     fn load(scans: &[Arc<Scanned>]) -> Catalog {
@@ -381,7 +398,7 @@ mod tests {
         (broken.value, broken.failed) = (None, Some(Stage::Build));
         let mut hidden = skill("/e", ".git", "h", Source::External, "1");
         hidden.value = None;
-        let scan = Scan { root: root("/e", RootKind::Skills(Source::External)), candidates: vec![hidden, broken] };
+        let scan = Scan::new(root("/e", RootKind::Skills(Source::External)), vec![hidden, broken]);
         let catalog = load(&[Arc::new(Scanned::Skills(scan))]);
         let fates: Vec<_> = catalog.report().candidates.iter().map(|c| (c.fate, c.is_problem())).collect();
         assert_eq!(fates, [(Fate::PassedOver, true), (Fate::Failed(Stage::Build), true)]);

@@ -2,7 +2,6 @@
 //! that does not answer keeps what was known of it.
 
 use std::sync::Arc;
-use std::time::SystemTime;
 
 use tokio::sync::Notify;
 use tokio::task::JoinHandle;
@@ -14,8 +13,8 @@ use super::watch::Watch;
 use crate::source::{self, Root, RootKind, RootState};
 use skillyard::Source;
 
-/// Looks at a root, given what is known of it. Says besides whether a file was so young that it may have changed unseen.
-type LookAt = Arc<dyn Fn(&Root, Option<&Scanned>) -> (Scanned, bool) + Send + Sync>;
+/// Looks at a root, given what is known of it.
+type LookAt = Arc<dyn Fn(&Root, Option<&Scanned>) -> Scanned + Send + Sync>;
 
 /// One root, and what is known of it.
 pub(super) struct Scanner {
@@ -34,8 +33,6 @@ pub(super) struct Scanner {
 struct Look {
     scanned: Scanned,
     watch: Watch,
-    /// A file was so young that it may have changed unseen.
-    young: bool,
 }
 
 /// What is known of a root after a look.
@@ -76,73 +73,67 @@ impl Scanner {
             // First the watch: what changes during the look is notified.
             watch.renew();
             let began = Instant::now();
-            let (scanned, young) = look(&root, latest.as_deref());
+            let scanned = look(&root, latest.as_deref());
             if latest.is_none() && began.elapsed() > ROOT_TIMEOUT {
                 // Nobody waits for it any more, and nothing else is known of this root.
                 hint.notify_one();
             }
-            Look { scanned, watch, young }
+            Look { scanned, watch }
         }));
     }
 
     /// What the look that was started found, or what was known before where it takes too long.
     pub(super) async fn wait(&mut self, deadline: Instant) -> Known {
         let Some(running) = &mut self.running else {
-            return Known { scanned: self.known(self.root.state), look_again: false };
+            return self.known(self.empty(self.root.state));
         };
         let Ok(look) = timeout_at(deadline, running).await else {
-            return Known { scanned: self.known(RootState::Unreadable), look_again: false };
+            return self.known(self.empty(RootState::Unreadable));
         };
         self.finish(look)
     }
 
     fn finish(&mut self, look: Result<Look, tokio::task::JoinError>) -> Known {
         self.running = None;
-        let Look { scanned, watch, young } = match look {
+        let Look { scanned, watch } = match look {
             Ok(look) => look,
             Err(error) => {
                 tracing::error!(%error, "looking at {} failed", self.root.path.display());
-                return Known { scanned: self.known(RootState::Unreadable), look_again: false };
+                return self.known(self.empty(RootState::Unreadable));
             }
         };
         self.watch = Some(watch);
         if scanned.root().state == RootState::Unreadable {
-            return Known { scanned: self.known(RootState::Unreadable), look_again: false };
+            return self.known(scanned);
         }
+        let look_again = scanned.needs_second_look();
         let scanned = Arc::new(scanned);
         self.latest = Some(Arc::clone(&scanned));
-        Known { scanned, look_again: young }
+        Known { scanned, look_again }
     }
 
-    /// What was found last, under a root that is now in this state.
-    fn known(&self, state: RootState) -> Arc<Scanned> {
-        let root = Root { state, ..self.root.clone() };
-        Arc::new(match &self.latest {
-            Some(latest) => Scanned::clone(latest).with_root(root),
-            None => Scanned::empty(root),
-        })
+    /// What was found last, after a look that found nothing out.
+    fn known(&self, failed: Scanned) -> Known {
+        let scanned = match &self.latest {
+            Some(latest) => Scanned::clone(latest).kept(failed),
+            None => failed,
+        };
+        Known { scanned: Arc::new(scanned), look_again: false }
+    }
+
+    fn empty(&self, state: RootState) -> Scanned {
+        Scanned::empty(Root { state, ..self.root.clone() })
     }
 }
 
-fn look(root: &Root, latest: Option<&Scanned>) -> (Scanned, bool) {
-    let began = SystemTime::now();
-    match root.kind {
-        RootKind::Skills(_) => {
-            let before = latest.and_then(|latest| match latest {
-                Scanned::Skills(scan) => Some(scan),
-                Scanned::Agents(_) => None,
-            });
-            let scan = source::scan_skills(root, before);
-            let young = scan.needs_second_look(began);
-            (Scanned::Skills(scan), young)
+fn look(root: &Root, latest: Option<&Scanned>) -> Scanned {
+    match (root.kind, latest) {
+        (RootKind::Skills(_), Some(Scanned::Skills(latest))) => {
+            Scanned::Skills(source::scan_skills(root, Some(latest)))
         }
-        RootKind::Agents => {
-            let before = latest.and_then(|latest| match latest {
-                Scanned::Agents(scan) => Some(scan),
-                Scanned::Skills(_) => None,
-            });
-            (Scanned::Agents(source::scan_agents(root, before)), false)
-        }
+        (RootKind::Skills(_), _) => Scanned::Skills(source::scan_skills(root, None)),
+        (RootKind::Agents, Some(Scanned::Agents(latest))) => Scanned::Agents(source::scan_agents(root, Some(latest))),
+        (RootKind::Agents, _) => Scanned::Agents(source::scan_agents(root, None)),
     }
 }
 
@@ -170,7 +161,7 @@ mod tests {
                 diagnostics: Vec::new(),
                 failed: None,
             };
-            (Scanned::Agents(Scan { root: root.clone(), candidates: vec![candidate] }), false)
+            Scanned::Agents(Scan::new(root.clone(), vec![candidate]))
         };
         (Scanner::with(root, Arc::default(), Arc::new(look)), tell, looks)
     }

@@ -70,8 +70,11 @@ pub fn roots(l: &Layout) -> Vec<Root> {
     }
     v
 }
-pub fn split_dirs(s: &str, seps: &[char]) -> Vec<PathBuf> {
-    s.split(seps).map(str::trim).filter(|s| !s.is_empty()).map(PathBuf::from).collect()
+pub fn split_dirs(s: &str) -> Vec<PathBuf> {
+    s.split([':', ',']).map(str::trim).filter(|s| !s.is_empty()).map(PathBuf::from).collect()
+}
+pub fn split_roots(s: &str) -> Vec<PathBuf> {
+    s.split(':').map(PathBuf::from).filter(|p| !p.as_os_str().is_empty()).collect()
 }
 fn entries(root: &Root) -> Option<Vec<PathBuf>> {
     let mut v: Vec<_> = std::fs::read_dir(&root.path).ok()?.filter_map(|e| Some(e.ok()?.path())).collect();
@@ -79,7 +82,10 @@ fn entries(root: &Root) -> Option<Vec<PathBuf>> {
     Some(v)
 }
 impl<T> Scan<T> {
-    pub fn needs_second_look(&self, _: SystemTime) -> bool {
+    pub fn new(root: Root, candidates: Vec<Candidate<T>>) -> Self {
+        Self { root, candidates }
+    }
+    pub fn needs_second_look(&self) -> bool {
         false
     }
 }
