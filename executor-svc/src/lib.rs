@@ -1,4 +1,5 @@
 //! stub
 
+pub mod client;
 pub mod mirror;
 pub mod registry;
