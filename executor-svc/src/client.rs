@@ -1,0 +1,316 @@
+//! `executor-svc run`: one run from a terminal or a script. What the skill says goes to stderr as it comes, its result alone
+//! to stdout, and the exit code tells the outcomes apart.
+
+mod request;
+mod terminal;
+
+use std::future::Future;
+use std::io;
+use std::pin::Pin;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use skillyard::pb::executor::v1::executor_service_client::ExecutorServiceClient;
+use skillyard::pb::executor::v1::run_event::Event;
+use skillyard::pb::executor::v1::{Accepted, CancelRunRequest, Finished, Outcome, RunEvent, RunSkillRequest};
+use skillyard::service::error::{DOMAIN, Reason};
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::time::timeout;
+use tonic::transport::{Channel, Endpoint, Uri};
+use tonic::{Code, Status};
+use tonic_types::StatusExt as _;
+
+pub use self::request::RunArgs;
+use self::terminal::{Terminal, cause};
+
+/// What the exit codes mean. The skill's own is told on stderr and never passed on: it could be any of these.
+pub const EXIT_CODES: &str = "\
+Exit codes:
+  0    SUCCEEDED: the result is on stdout
+  1    FAILED: the skill exited with a code other than 0
+  3    INVALID_RESULT: its stdout was not exactly one JSON value
+  4    RESULT_TOO_LARGE
+  5    SPAWN_FAILED: it could not be started
+  6    SIGNALED: a signal ended it
+  7    LOST: the executor, or what watched the run, went away
+  8    refused: nothing was started; the reason is on stderr
+  9    no answer: the executor cannot be reached, or the connection broke; the run may be going on
+  64   the command line or the arguments cannot be used
+  74   the result could not be written to stdout
+  124  TIMED_OUT
+  130  CANCELLED, also by Ctrl-C (once: cancel and wait for the end; twice: go at once)";
+
+const INVALID_RESULT: u8 = 3;
+const RESULT_TOO_LARGE: u8 = 4;
+const SPAWN_FAILED: u8 = 5;
+const SIGNALED: u8 = 6;
+const LOST: u8 = 7;
+const REFUSED: u8 = 8;
+const NO_ANSWER: u8 = 9;
+const USAGE: u8 = 64;
+const NOT_WRITTEN: u8 = 74;
+const TIMED_OUT: u8 = 124;
+const CANCELLED: u8 = 130;
+
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+const KEEPALIVE: Duration = Duration::from_secs(10);
+/// An executor says something every 15 s.
+const SILENCE: Duration = Duration::from_secs(45);
+/// Before each further call for a run whose connection broke.
+const PAUSES: [Duration; 3] = [Duration::from_millis(200), Duration::from_millis(500), Duration::from_secs(1)];
+/// What a cancelled run may still say after its end was told.
+const LAST_WORDS: Duration = Duration::from_secs(2);
+
+type Client = ExecutorServiceClient<Channel>;
+
+/// Runs a skill and returns when the run has ended; see [`EXIT_CODES`].
+pub async fn run(args: RunArgs) -> ExitCode {
+    let mut terminal = Terminal::new();
+    let (executor, request) = match args.into_request() {
+        Ok(request) => request,
+        Err(error) => {
+            terminal.say(&error.to_string());
+            return USAGE.into();
+        }
+    };
+    let interrupts = match Interrupts::new() {
+        Ok(interrupts) => interrupts,
+        Err(error) => {
+            terminal.say(&format!("signals cannot be handled: {error}"));
+            return USAGE.into();
+        }
+    };
+    let mut call = Call {
+        request,
+        terminal,
+        interrupts,
+        accepted: None,
+        seen: 0,
+        result: String::new(),
+        cancelling: None,
+        finished: None,
+    };
+    call.run(executor).await.into()
+}
+
+/// A run, from its call to its end.
+struct Call {
+    request: RunSkillRequest,
+    terminal: Terminal,
+    interrupts: Interrupts,
+    accepted: Option<Accepted>,
+    /// The `seq` of the last event: a further call for the same run begins with the first again.
+    seen: u64,
+    result: String,
+    cancelling: Option<Cancelling>,
+    /// The end as `CancelRun` told it.
+    finished: Option<Finished>,
+}
+
+type Cancelling = Pin<Box<dyn Future<Output = Result<Option<Finished>, Status>>>>;
+
+/// How the following of a run ended.
+enum End {
+    Finished(Box<Finished>),
+    /// Nothing is known of the run.
+    Broken(String),
+    Refused(Status),
+    /// Nobody waits for the run any more.
+    Left,
+}
+
+impl Call {
+    async fn run(&mut self, executor: Uri) -> u8 {
+        let mut client = client(executor);
+        let mut pauses = PAUSES.into_iter();
+        loop {
+            let cause = match self.follow(&mut client).await {
+                End::Finished(finished) => return self.finish(&finished),
+                End::Refused(status) => return self.refused(&status),
+                End::Left => {
+                    self.terminal.say("left without waiting for the run's end");
+                    return CANCELLED;
+                }
+                End::Broken(cause) => cause,
+            };
+            if let Some(finished) = self.finished.take() {
+                return self.finish(&finished);
+            }
+            let (Some(accepted), Some(pause)) = (&self.accepted, pauses.next()) else { return self.no_answer(&cause) };
+            // The same run_id on the same executor is the same run, on another it would be a second one.
+            match format!("http://{}", accepted.endpoint).parse::<Uri>() {
+                Ok(endpoint) if !accepted.endpoint.is_empty() => client = self::client(endpoint),
+                _ => return self.no_answer(&cause),
+            }
+            self.terminal.say(&format!("the connection broke ({cause}): asking for the run again"));
+            tokio::time::sleep(pause).await;
+        }
+    }
+
+    async fn follow(&mut self, client: &mut Client) -> End {
+        let request = self.request.clone();
+        let mut caller = client.clone();
+        let answer = tokio::select! {
+            answer = timeout(SILENCE, caller.run_skill(request)) => answer,
+            () = self.interrupts.next() => return End::Left,
+        };
+        let mut stream = match answer {
+            Ok(Ok(answer)) => answer.into_inner(),
+            Ok(Err(status)) => return ended(status),
+            Err(_) => return End::Broken(format!("no answer within {SILENCE:?}")),
+        };
+        loop {
+            let patience = if self.finished.is_some() { LAST_WORDS } else { SILENCE };
+            tokio::select! {
+                message = timeout(patience, stream.message()) => match message {
+                    Ok(Ok(Some(message))) => {
+                        if let Some(finished) = message.event.and_then(|event| self.take(event)) {
+                            return End::Finished(Box::new(finished));
+                        }
+                    }
+                    Ok(Ok(None)) => return End::Broken("the stream ended before the run".to_owned()),
+                    Ok(Err(status)) => return ended(status),
+                    Err(_) => return End::Broken(format!("nothing was said for {patience:?}")),
+                },
+                () = self.interrupts.next() => {
+                    if self.cancelling.is_some() || self.finished.is_some() {
+                        return End::Left;
+                    }
+                    self.terminal.say("cancelling the run; once more to leave without waiting");
+                    self.cancelling = Some(Box::pin(self.cancel(client.clone())));
+                }
+                result = wait(&mut self.cancelling) => {
+                    self.cancelling = None;
+                    match result {
+                        Ok(finished) => self.finished = finished,
+                        Err(status) => self.terminal.say(&format!("the run cannot be cancelled: {}", cause(&status))),
+                    }
+                }
+            }
+        }
+    }
+
+    /// What to do for the run's end, and the run as it ended.
+    fn cancel(&self, mut client: Client) -> impl Future<Output = Result<Option<Finished>, Status>> + use<> {
+        let endpoint = self.accepted.as_ref().map(|accepted| format!("http://{}", accepted.endpoint).parse::<Uri>());
+        let reason = "interrupted by the caller".to_owned();
+        let request = CancelRunRequest { run_id: self.request.run_id.clone(), reason };
+        async move {
+            let mut answer = client.cancel_run(request.clone()).await;
+            // Behind a balancer, the one that was asked is not always the one that runs it.
+            if let (Err(status), Some(Ok(endpoint))) = (&answer, endpoint)
+                && (reason_of(status).as_deref() == Some(Reason::UnknownRun.as_str())
+                    || status.code() == Code::Unavailable)
+            {
+                answer = self::client(endpoint).cancel_run(request).await;
+            }
+            Ok(answer?.into_inner().run.and_then(|run| run.finished))
+        }
+    }
+
+    fn take(&mut self, event: RunEvent) -> Option<Finished> {
+        // Heartbeats have no number.
+        if event.seq > 0 && event.seq <= self.seen {
+            return None;
+        }
+        self.seen = self.seen.max(event.seq);
+        match event.event? {
+            Event::Accepted(accepted) => {
+                if accepted.queue_position > 0 {
+                    self.terminal.say(&format!("queued: {} ahead", accepted.queue_position));
+                }
+                self.accepted = Some(accepted);
+            }
+            Event::Log(log) => self.terminal.log(&log),
+            Event::Progress(progress) => self.terminal.progress(&progress),
+            Event::Result(chunk) => self.result.push_str(&chunk.json),
+            Event::Started(_) | Event::Heartbeat(_) => {}
+            Event::Finished(finished) => return Some(finished),
+        }
+        None
+    }
+
+    fn finish(&mut self, finished: &Finished) -> u8 {
+        self.terminal.finished(finished);
+        match finished.outcome() {
+            Outcome::Succeeded if self.result.len() as u64 != finished.result_bytes => {
+                let (came, all) = (self.result.len(), finished.result_bytes);
+                self.no_answer(&format!("only {came} of {all} bytes of the result came"))
+            }
+            Outcome::Succeeded => match self.terminal.result(&self.result) {
+                Ok(()) => 0,
+                Err(error) => {
+                    self.terminal.say(&format!("the result cannot be written: {error}"));
+                    NOT_WRITTEN
+                }
+            },
+            Outcome::Failed => 1,
+            Outcome::TimedOut => TIMED_OUT,
+            Outcome::Cancelled => CANCELLED,
+            Outcome::Signaled => SIGNALED,
+            Outcome::InvalidResult => INVALID_RESULT,
+            Outcome::ResultTooLarge => RESULT_TOO_LARGE,
+            Outcome::SpawnFailed => SPAWN_FAILED,
+            Outcome::Lost | Outcome::Unspecified => LOST,
+        }
+    }
+
+    fn refused(&mut self, status: &Status) -> u8 {
+        self.terminal.refused(status);
+        REFUSED
+    }
+
+    fn no_answer(&mut self, cause: &str) -> u8 {
+        let known = match &self.accepted {
+            Some(accepted) => format!("run {} may be going on", accepted.run_id),
+            None => "is --executor the address of an executor?".to_owned(),
+        };
+        self.terminal.say(&format!("no answer: {cause}; {known}"));
+        NO_ANSWER
+    }
+}
+
+fn client(executor: Uri) -> Client {
+    let channel = Endpoint::from(executor)
+        .connect_timeout(CONNECT_TIMEOUT)
+        .http2_keep_alive_interval(KEEPALIVE)
+        .keep_alive_timeout(KEEPALIVE)
+        .tcp_nodelay(true)
+        .connect_lazy();
+    Client::new(channel)
+}
+
+fn ended(status: Status) -> End {
+    if reason_of(&status).is_some() { End::Refused(status) } else { End::Broken(cause(&status)) }
+}
+
+/// The reason, where the error is ours.
+fn reason_of(status: &Status) -> Option<String> {
+    status.get_details_error_info().filter(|info| info.domain == DOMAIN).map(|info| info.reason)
+}
+
+async fn wait(cancelling: &mut Option<Cancelling>) -> Result<Option<Finished>, Status> {
+    match cancelling {
+        Some(cancelling) => cancelling.await,
+        None => std::future::pending().await,
+    }
+}
+
+/// Ctrl-C, and what a script's supervisor sends.
+struct Interrupts {
+    interrupt: Signal,
+    terminate: Signal,
+}
+
+impl Interrupts {
+    fn new() -> io::Result<Self> {
+        Ok(Self { interrupt: signal(SignalKind::interrupt())?, terminate: signal(SignalKind::terminate())? })
+    }
+
+    async fn next(&mut self) {
+        tokio::select! {
+            _ = self.interrupt.recv() => {}
+            _ = self.terminate.recv() => {}
+        }
+    }
+}
