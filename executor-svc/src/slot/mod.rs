@@ -2,18 +2,22 @@
 //! Knows no catalog and no wire.
 
 mod confine;
+mod handle;
+mod link;
 mod pool;
 mod protocol;
 mod reaper;
 mod spawn;
 pub mod supervisor;
 mod tree;
+mod worker;
 
 use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::time::Duration;
 
-pub use pool::{Pool, PoolOptions, Slot, SlotError};
+pub use handle::Slot;
+pub use pool::{Pool, PoolOptions, SlotError};
 
 /// What a slot is to start.
 #[derive(Clone, Copy, Debug)]
