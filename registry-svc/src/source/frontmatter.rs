@@ -35,8 +35,8 @@ pub(crate) fn read(file: &Text) -> Result<Frontmatter, Fault> {
         let message = format!("the frontmatter has more than {MAX_BYTES} bytes: move text into the body");
         return Err(Fault::at(codes::E_FRONTMATTER_TOO_LARGE, Stage::Parse, (1, 1), message));
     }
-    // A line's end is LF to YAML, however it is written; positions are the same.
-    let text = Text::part(between.replace("\r\n", "\n"), 2);
+    // However a line's end is written, it is LF to YAML, and no other CR ends a line; positions are the same.
+    let text = Text::part(between.replace("\r\n", "\n").replace('\r', " "), 2);
     let members = parse(&text)?;
     Ok(Frontmatter { text, members })
 }
@@ -161,6 +161,9 @@ fn yaml_fault(text: &Text, error: &serde_saphyr::Error) -> Fault {
         }
         serde_saphyr::Error::Budget { breach: BudgetBreach::Documents { .. }, .. } => {
             (codes::E_YAML, "a second YAML document begins here: the frontmatter is one".to_owned())
+        }
+        _ if bare(error) == "recursion limit exceeded" => {
+            (codes::E_TOO_DEEP, "values are nested deeper than a frontmatter may: flatten them".to_owned())
         }
         serde_saphyr::Error::Budget { .. } => {
             (codes::E_TOO_DEEP, format!("more than a frontmatter may hold ({}): make it smaller", bare(error)))
@@ -296,6 +299,12 @@ fn node(text: &Text, yaml: Spanned<Yaml>) -> Node {
     let data = match yaml.value {
         Yaml::Null => Data::Null,
         Yaml::Bool(value) => Data::Plain(Value::Bool(value), literal()),
+        // An integer that no integer of JSON holds would lose digits: it stays as it was written.
+        Yaml::Number(Some(value))
+            if value.is_f64() && literal().trim_start_matches(['-', '+']).bytes().all(|b| b.is_ascii_digit()) =>
+        {
+            Data::Text(literal())
+        }
         Yaml::Number(Some(value)) => Data::Plain(Value::Number(value), literal()),
         Yaml::Number(None) => Data::Text(literal()),
         Yaml::Text(value) => Data::Text(value),
@@ -329,48 +338,86 @@ fn span<T>(text: &Text, spanned: &Spanned<T>) -> std::ops::Range<usize> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
+
+    fn of(text: &str) -> Result<Frontmatter, Fault> {
+        read(&Text::of_file(text.as_bytes()).unwrap())
+    }
+
+    fn value(text: &str, key: &str) -> Node {
+        of(text).unwrap().members.into_iter().find(|member| member.key == key).unwrap().value
+    }
 
     #[test]
-    fn probe() {
-        for (i, yaml) in [
-            "description: Use when: x\n",
-            "a: 1.10\nb: true\nc: yes\nd: 007\ne: 1_0\nf: .inf\ng: 99999999999999999999999\nh: ~\n",
-            "a: [1, 2\n",
-            "a: *x\n",
-            "a: 1\na: 2\n",
-            "b:\n  x: 1\n  x: 2\n",
-            "a: @x\n",
-            "\ta: 1\n",
-            "- a\n",
-            "a: |\n  x\n   ---\n  y\n",
-            "a: >-\n  x\n  y\n",
-            "a: plain over\n  several lines\n",
-            "a: !foo x\n",
-            "a: &x [1]\nb: *x\n",
-            "? [a]\n: b\n",
-            "1: x\nnull: y\n",
-            "a: 'it''s'\nb: \"q\\n\"\n",
-            "a: b\n...\nc: d\n",
-            "a: 1 # c\n",
-            "<<: {a: 1}\n",
-            "date: 2024-01-01\n",
-            "a: 0x10\n",
-            "é: é: é\n",
-            "%YAML 1.2\n",
-            "a: {b\n",
-            "a: \"unclosed\n",
-            "a: b\n c: d\n",
-            "just words\n",
-            "a: - b\n",
-        ]
-        .iter()
-        .enumerate()
-        {
-            let text = Text::part((*yaml).to_owned(), 2);
-            match parse(&text) {
-                Ok(m) => println!("{i} {yaml:?} -> {m:?}"),
-                Err(e) => println!("{i} {yaml:?} -> ERR {e:?}"),
+    fn only_dashes_at_the_start_of_a_line_are_a_fence() {
+        for fence in ["---\n", "--- \t\r\n", "---"] {
+            assert_eq!(split(&format!("---\na: b\n{fence}")), Ok(Some("a: b\n")), "{fence:?}");
+        }
+        for other in ["----\n", " ---\n", "--- x\n", "--\n", "\u{a0}---\n", "---\u{a0}\n"] {
+            assert_eq!(split(&format!("---\na: b\n{other}")), Err(FenceError::Unclosed), "{other:?}");
+            assert_eq!(split(&format!("{other}a: b\n---\n")), Ok(None), "{other:?}");
+        }
+        assert_eq!(split("---\n---\n"), Ok(Some("")));
+        assert_eq!(split("---\na\n---\nb\n---\n"), Ok(Some("a\n")));
+    }
+
+    #[test]
+    fn values_are_what_yaml_1_2_says() {
+        let text = "---\na: yes\nb: true\nc: 007\nd: 1_0\ne: 1.10\nf: .inf\ng: ~\nh: 2024-01-01\ni: 99999999999999999999\n---\n";
+        let seen: Vec<_> = of(text).unwrap().members.into_iter().map(|member| member.value.into_value()).collect();
+        assert_eq!(
+            serde_json::json!(seen),
+            serde_json::json!(["yes", true, "007", "1_0", 1.1, ".inf", null, "2024-01-01", "99999999999999999999"])
+        );
+        assert_eq!(value("---\nname: 1.10\n---\n", "name").as_text(), Some("1.10"));
+        assert_eq!(value("---\nnull: a\n1: b\n---\n", "null").as_text(), Some("a"));
+    }
+
+    #[test]
+    fn positions_are_the_files() {
+        let found = of("\u{feff}---\r\n# é\r\né: x\r\nb:  y\r\n---\r\n").unwrap();
+        let at = |i: usize| found.text.position(found.members[i].value.span.start);
+        assert_eq!((at(0), at(1)), ((3, 4), (4, 5)));
+    }
+
+    #[test]
+    fn an_expansion_is_bounded() {
+        let mut bomb = "---\na0: &a0 [x]\n".to_owned();
+        for i in 1..20 {
+            bomb += &format!("a{i}: &a{i} [*a{0}, *a{0}]\n", i - 1);
+        }
+        assert!(of(&(bomb + "---\n")).is_err());
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_read_or_refused_within_the_file(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+            if let Ok(text) = Text::of_file(&bytes) {
+                let _ = read(&text);
             }
+        }
+
+        #[test]
+        fn any_frontmatter_is_read_or_refused_with_a_line_of_it(body in "[-a: \\[\\]{}&*!|>'\"#%@`,?é\t\r\n]{0,60}") {
+            let file = format!("---\n{body}\n---\n");
+            let lines = file.split('\n').count() as u32;
+            match of(&file) {
+                Ok(found) => for member in &found.members {
+                    let (line, column) = found.text.position(member.value.span.start);
+                    prop_assert!(line >= 2 && line <= lines && column >= 1);
+                },
+                Err(fault) => prop_assert!(fault.line <= lines, "{fault:?}"),
+            }
+        }
+
+        #[test]
+        fn what_stands_between_the_fences_is_found(
+            lines in proptest::collection::vec("[ a-z:]{1,12}|-{1,2}|-{4,6}| ---|--- x", 0..6), body in "[-a\n]{0,20}",
+            end in "\r?\n", blanks in "[ \t]{0,3}",
+        ) {
+            let between: String = lines.iter().map(|line| format!("{line}{end}")).collect();
+            let file = format!("---{blanks}{end}{between}---{blanks}{end}{body}");
+            prop_assert_eq!(split(&file), Ok(Some(between.as_str())));
         }
     }
 }

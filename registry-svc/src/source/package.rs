@@ -90,7 +90,8 @@ pub(crate) fn list(directory: &Path, rules: Rules, findings: &mut Findings) -> V
                 continue;
             }
             Ok(Look::LeftOut(why)) => {
-                let message = format!("{shown} is a link {why} and is left out of the package: put the files there");
+                let message =
+                    format!("{shown} is a link {why} and is left out of the package: put there what it should lead to");
                 findings.warn(codes::W_LINK_LEFT_OUT, (0, 0), message);
                 venvs.extend(venv(relative));
                 continue;
