@@ -1,6 +1,8 @@
 //! Golden packs: each directory of `tests/packs` is a root (`root/`, of the kind that `kind` names) and all that a scan is
 //! to say about it (`expected.json`). `SKILLYARD_WRITE_PACKS=1` writes what is seen instead of comparing it.
 
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
 use std::path::{Path, PathBuf};
 
 use registry_svc::source::{
@@ -77,7 +79,7 @@ fn root(pack: &Path, name: &str, kind: RootKind) -> Root {
 }
 
 fn skills(scan: &SkillScan, pack: &Path) -> Map<String, Value> {
-    seen(scan, pack, |found| skill(found))
+    seen(scan, pack, skill)
 }
 
 fn agents(scan: &AgentScan, pack: &Path) -> Map<String, Value> {

@@ -390,6 +390,8 @@ mod tests {
     }
 
     proptest! {
+        #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
         #[test]
         fn any_bytes_are_read_or_refused_within_the_file(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
             if let Ok(text) = Text::of_file(&bytes) {

@@ -164,6 +164,8 @@ mod tests {
     }
 
     proptest! {
+        #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
         #[test]
         fn any_text_is_read_or_refused_with_a_position(json in "[\\[\\]{}\",:0-9a\\\\ué \n-]{0,40}") {
             let text = Text::of_file(json.as_bytes()).unwrap();

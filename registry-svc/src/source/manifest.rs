@@ -296,6 +296,8 @@ mod tests {
     }
 
     proptest! {
+        #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
         #[test]
         fn the_schema_is_kept_byte_for_byte(blank in "[ \n\t\r]{0,3}", minimum in "-?[1-9][0-9]{0,4}(\\.[0-9]{1,3})?", key in "[a-zé]{1,5}") {
             let schema = format!("{{{blank}\"properties\"{blank}:{{\"{key}\":{{\"minimum\":{minimum}{blank}}}}}}}");

@@ -57,8 +57,12 @@ pub(crate) fn list(directory: &Path, rules: Rules, findings: &mut Findings) -> V
     let mut entries = 0;
     while let Some(entry) = walk.next() {
         entries += 1;
-        if items.len() > MAX_FILES || entries > MAX_ENTRIES {
-            let message = format!("the package has more than {MAX_FILES} files: leave out what a run does not need");
+        if items.len() > MAX_FILES {
+            break;
+        }
+        if entries > MAX_ENTRIES {
+            let message =
+                format!("the package has more than {MAX_ENTRIES} entries: leave out what a run does not need");
             findings.build(codes::E_PACKAGE_TOO_MANY_FILES, (0, 0), message);
             break;
         }
@@ -142,6 +146,10 @@ fn sort(items: &mut [Item]) {
 }
 
 fn weigh(items: &[Item], findings: &mut Findings) {
+    if items.len() > MAX_FILES {
+        let message = format!("the package has more than {MAX_FILES} files: leave out what a run does not need");
+        findings.build(codes::E_PACKAGE_TOO_MANY_FILES, (0, 0), message);
+    }
     let bytes = items.iter().fold(0_u64, |sum, item| sum.saturating_add(item.stamp.size));
     if bytes > MAX_BYTES {
         let message = format!(
