@@ -465,7 +465,7 @@ async fn an_idle_registry_is_small() {
     }
     let registry = world.serve(&[]).await;
     reload(&registry).await;
-    let resident = world::resident_kib(registry.pid());
-    eprintln!("resident: {resident} KiB");
-    assert!(resident < 20 << 10, "{resident} KiB");
+    // The program's own pages depend on how it was built, and may be dropped at any time.
+    let own = world::own_memory_kib(registry.pid());
+    assert!(own < 10 << 10, "{own} KiB");
 }
