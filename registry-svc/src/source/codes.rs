@@ -130,3 +130,17 @@ pub const W_TOOL_CLASS: &str = "W_TOOL_CLASS";
 pub const W_AGENT_KEY_NEARLY: &str = "W_AGENT_KEY_NEARLY";
 /// `skills` is there and lists nothing, which means all skills. Write `["*"]` if that is meant.
 pub const W_AGENT_SKILLS_EMPTY: &str = "W_AGENT_SKILLS_EMPTY";
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn a_code_is_called_as_it_is_written() {
+        let text = include_str!("codes.rs");
+        let codes: Vec<_> = text.lines().filter_map(|line| line.strip_prefix("pub const ")).collect();
+        assert!(codes.len() > 50);
+        for code in codes {
+            let name = code.split(':').next().unwrap();
+            assert!(code.ends_with(&format!("= \"{name}\";")) && (name.starts_with("E_") || name.starts_with("W_")));
+        }
+    }
+}

@@ -56,7 +56,7 @@ pub(crate) fn check(
     let shown = path.display();
     let metadata = match std::fs::metadata(&path) {
         Ok(metadata) => metadata,
-        Err(error) if error.kind() == ErrorKind::NotFound => {
+        Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => {
             let message = format!("entry {shown} is not there: write a path relative to {}", directory.display());
             findings.build(codes::E_ENTRY_MISSING, at, message);
             return None;

@@ -94,20 +94,24 @@ impl<'de> Deserialize<'de> for Members<'de> {
 fn syntax(text: &Text, error: &serde_json::Error) -> Fault {
     let line = u32::try_from(error.line()).unwrap_or(u32::MAX).max(1);
     let column = text.column_of_bytes(line, error.column().max(1));
-    let rest = text.line(line).trim_start();
     let message = bare(error);
-    let hint = if text.as_str().trim().is_empty() {
-        ": the file is empty"
-    } else if message.contains("trailing comma") {
-        ": remove the comma"
-    } else if message.contains("trailing characters") {
-        ": remove what follows the object"
-    } else if rest.starts_with("//") || rest.starts_with('#') || rest.contains("/*") || rest.contains(" //") {
-        ": JSON has no comments, remove it"
-    } else {
-        ""
+    let (before, rest) = around(text, line, column);
+    let hint = match rest.chars().next() {
+        None if text.as_str().trim().is_empty() => ": the file is empty",
+        Some('/' | '#') => ": JSON has no comments, remove it",
+        Some('\'') => ": JSON has double quotes only",
+        Some('}' | ']') if before.trim_end().ends_with(',') => ": remove the comma before it",
+        _ if message == "trailing characters" => ": remove what follows the object",
+        _ => "",
     };
     Fault::at(codes::E_JSON, Stage::Parse, (line, column), format!("{message}{hint}"))
+}
+
+/// What stands before and from a position of a text.
+fn around(text: &Text, line: u32, column: u32) -> (&str, &str) {
+    let skipped: usize = text.as_str().split_inclusive('\n').take(line as usize - 1).map(str::len).sum();
+    let within = text.as_str()[skipped..].char_indices().nth(column as usize - 1);
+    text.as_str().split_at(within.map_or(text.as_str().len(), |(offset, _)| skipped + offset))
 }
 
 /// The message without its position, which would be counted in bytes, and within a part of the text.
@@ -160,6 +164,8 @@ mod tests {
     }
 
     proptest! {
+        #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
         #[test]
         fn any_text_is_read_or_refused_with_a_position(json in "[\\[\\]{}\",:0-9a\\\\ué \n-]{0,40}") {
             let text = Text::of_file(json.as_bytes()).unwrap();

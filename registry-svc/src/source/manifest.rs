@@ -259,3 +259,60 @@ fn text_of(node: &Node) -> Option<String> {
         _ => None,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn of(json: &str) -> (Option<Manifest>, Vec<super::super::Diagnostic>) {
+        let mut findings = Findings::default();
+        let (_, manifest) = read(&Text::of_file(json.as_bytes()).unwrap(), &mut findings);
+        (manifest, findings.into_diagnostics())
+    }
+
+    fn with(key: &str, value: &str) -> String {
+        format!("{{\"name\":\"x\",\"description\":\"d\",\"entry\":\"run\",\n\"{key}\":{value}}}")
+    }
+
+    #[test]
+    fn one_fault_is_one_diagnostic_with_its_place() {
+        for (key, value, code) in [
+            ("timeout_seconds", "1.5", codes::E_TYPE),
+            ("timeout_seconds", "-1", codes::E_TIMEOUT_INVALID),
+            ("class", "\"Safe\"", codes::E_CLASS_UNKNOWN),
+            ("schema", "[]", codes::E_SCHEMA_NOT_OBJECT),
+            ("schema", "{\"$ref\":\"https://example.com/x\"}", codes::E_SCHEMA_REF),
+            ("schema", "{\"type\":\"thing\"}", codes::E_SCHEMA_INVALID),
+            ("env_allow", "[\"A=B\"]", codes::E_ENV_NAME),
+            ("category", "7", codes::E_TYPE),
+            ("name", "\"y\"", codes::E_DUPLICATE_KEY),
+        ] {
+            let (manifest, diagnostics) = of(&with(key, value));
+            assert_eq!(manifest, None);
+            assert_eq!(diagnostics.iter().map(|d| (d.code, d.line)).collect::<Vec<_>>(), [(code, 2)], "{key} {value}");
+            assert!(diagnostics[0].column > 0);
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+        #[test]
+        fn the_schema_is_kept_byte_for_byte(blank in "[ \n\t\r]{0,3}", minimum in "-?[1-9][0-9]{0,4}(\\.[0-9]{1,3})?", key in "[a-zé]{1,5}") {
+            let schema = format!("{{{blank}\"properties\"{blank}:{{\"{key}\":{{\"minimum\":{minimum}{blank}}}}}}}");
+            let (manifest, diagnostics) = of(&with("schema", &schema));
+            prop_assert_eq!(diagnostics, []);
+            prop_assert_eq!(manifest.unwrap().schema_json, schema);
+        }
+
+        #[test]
+        fn any_value_of_any_key_is_read_or_refused(
+            key in "name|description|schema|entry|env_allow|timeout_seconds|class|category|other",
+            value in "null|true|-?[0-9]{1,25}(\\.5)?(e9)?|\"[a-z=\\\\0/. ]{0,8}\"|\\[(1|\"a\"|null)?\\]|\\{(\"type\":(1|\"object\"|null))?\\}",
+        ) {
+            let (manifest, diagnostics) = of(&with(&key, &value));
+            prop_assert_eq!(manifest.is_none(), diagnostics.iter().any(|d| d.code.starts_with("E_")));
+        }
+    }
+}

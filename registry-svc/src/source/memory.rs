@@ -85,6 +85,11 @@ impl Remembered {
             .collect();
     }
 
+    /// Whether a file went after it was listed.
+    pub(crate) fn lost_a_file(&self) -> bool {
+        self.digests.len() < self.items.len() && self.items.iter().any(|item| !item.origin.exists())
+    }
+
     /// The digests that hold for files whose stamps are still the same.
     pub(crate) fn digests(&self) -> Digests {
         let trusted = self.digests.iter().filter(|(_, (stamp, _))| stamp.trusted(self.read_at));

@@ -20,9 +20,11 @@ mod node;
 mod package;
 mod playbook;
 mod root;
+mod skill;
 mod stamp;
 mod text;
 mod walk;
+mod yaml;
 
 pub use discover::{scan_agents, scan_skills};
 pub use package::open;
@@ -103,6 +105,15 @@ pub struct Candidate<T> {
     pub diagnostics: Vec<Diagnostic>,
     /// Which half of reading it failed; `None` where it did not.
     pub failed: Option<Stage>,
+}
+
+impl<T> Candidate<T> {
+    /// With what was found about it; the value is kept only where nothing failed.
+    fn new(path: PathBuf, name: String, value: Option<Arc<T>>, findings: findings::Findings) -> Self {
+        let failed = findings.failed();
+        let value = value.filter(|_| failed.is_none());
+        Self { path, name, value, diagnostics: findings.into_diagnostics(), failed }
+    }
 }
 
 /// Which half of reading a candidate failed: the loader's log lines tell them apart.

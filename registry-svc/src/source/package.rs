@@ -57,8 +57,12 @@ pub(crate) fn list(directory: &Path, rules: Rules, findings: &mut Findings) -> V
     let mut entries = 0;
     while let Some(entry) = walk.next() {
         entries += 1;
-        if items.len() > MAX_FILES || entries > MAX_ENTRIES {
-            let message = format!("the package has more than {MAX_FILES} files: leave out what a run does not need");
+        if items.len() > MAX_FILES {
+            break;
+        }
+        if entries > MAX_ENTRIES {
+            let message =
+                format!("the package has more than {MAX_ENTRIES} entries: leave out what a run does not need");
             findings.build(codes::E_PACKAGE_TOO_MANY_FILES, (0, 0), message);
             break;
         }
@@ -90,7 +94,8 @@ pub(crate) fn list(directory: &Path, rules: Rules, findings: &mut Findings) -> V
                 continue;
             }
             Ok(Look::LeftOut(why)) => {
-                let message = format!("{shown} is a link {why} and is left out of the package: put the files there");
+                let message =
+                    format!("{shown} is a link {why} and is left out of the package: put there what it should lead to");
                 findings.warn(codes::W_LINK_LEFT_OUT, (0, 0), message);
                 venvs.extend(venv(relative));
                 continue;
@@ -141,6 +146,10 @@ fn sort(items: &mut [Item]) {
 }
 
 fn weigh(items: &[Item], findings: &mut Findings) {
+    if items.len() > MAX_FILES {
+        let message = format!("the package has more than {MAX_FILES} files: leave out what a run does not need");
+        findings.build(codes::E_PACKAGE_TOO_MANY_FILES, (0, 0), message);
+    }
     let bytes = items.iter().fold(0_u64, |sum, item| sum.saturating_add(item.stamp.size));
     if bytes > MAX_BYTES {
         let message = format!(

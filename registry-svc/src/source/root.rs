@@ -50,21 +50,23 @@ pub struct TierError(String);
 /// All roots of a layout, in order of precedence, the directory of agents last.
 #[must_use]
 pub fn roots(layout: &Layout) -> Vec<Root> {
+    // Without slashes that say nothing: paths below it are written in logs.
+    let plain = |path: &Path| path.components().collect::<PathBuf>();
     let skills = |path: PathBuf, source: Source| Root {
         state: state(&path, source.is_workspace() && layout.tier < Tier::Lab),
         path,
         kind: RootKind::Skills(source),
     };
     let mut roots: Vec<Root> = Vec::new();
-    roots.extend(layout.external_dirs.iter().map(|path| skills(path.clone(), Source::External)));
-    roots.extend(layout.skill_roots.iter().map(|path| skills(path.clone(), Source::Override)));
-    roots.extend(layout.cloud_dir.iter().map(|path| skills(path.join("skills"), Source::Cloud)));
+    roots.extend(layout.external_dirs.iter().map(|path| skills(plain(path), Source::External)));
+    roots.extend(layout.skill_roots.iter().map(|path| skills(plain(path), Source::Override)));
+    roots.extend(layout.cloud_dir.iter().map(|path| skills(plain(path).join("skills"), Source::Cloud)));
     if let Some(workspace) = &layout.workspace {
-        roots.push(skills(workspace.join("skills"), Source::Project));
-        roots.push(skills(workspace.join(".omicos/skills"), Source::ProjectLegacy));
+        roots.push(skills(plain(workspace).join("skills"), Source::Project));
+        roots.push(skills(plain(workspace).join(".omicos/skills"), Source::ProjectLegacy));
     }
     roots.extend(layout.agents_dir.iter().map(|path| Root {
-        path: path.clone(),
+        path: plain(path),
         kind: RootKind::Agents,
         state: state(path, false),
     }));
@@ -129,7 +131,7 @@ mod tests {
     #[test]
     fn precedence_and_states() {
         let layout = Layout {
-            external_dirs: split_dirs("/x:rel, /y,"),
+            external_dirs: split_dirs("/x//:rel, /y/,"),
             skill_roots: split_roots("/o,1:/o2"),
             cloud_dir: Some("/c".into()),
             workspace: Some("/w".into()),

@@ -142,6 +142,8 @@ mod tests {
     }
 
     proptest! {
+        #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
         #[test]
         fn every_offset_has_a_position(bytes in proptest::collection::vec(any::<u8>(), 0..64), offset in 0usize..80) {
             if let Ok(text) = Text::of_file(&bytes) {

@@ -34,7 +34,7 @@ impl Walk {
     fn warn(&mut self, path: &Path, code: &'static str, message: impl Into<String>) {
         let mut findings = Findings::default();
         findings.warn(code, (0, 0), message);
-        self.others.push(candidate(path, findings));
+        self.others.push(Candidate::new(path.to_owned(), String::new(), None, findings));
     }
 
     fn fault(&mut self, path: &Path, code: &'static str, stage: Stage, message: impl Into<String>) {
@@ -43,7 +43,7 @@ impl Walk {
             Stage::Parse => findings.parse(code, (0, 0), message),
             Stage::Build => findings.build(code, (0, 0), message),
         }
-        self.others.push(candidate(path, findings));
+        self.others.push(Candidate::new(path.to_owned(), String::new(), None, findings));
     }
 
     fn unreadable(&mut self, path: &Path, error: &io::Error) {
@@ -86,17 +86,6 @@ impl Walk {
     }
 }
 
-/// A candidate that is no skill.
-fn candidate(path: &Path, findings: Findings) -> Candidate<FoundSkill> {
-    Candidate {
-        path: path.to_owned(),
-        name: String::new(),
-        value: None,
-        failed: findings.failed(),
-        diagnostics: findings.into_diagnostics(),
-    }
-}
-
 fn skipped(name: &std::ffi::OsStr) -> bool {
     name.as_encoded_bytes().starts_with(b".") || name == "node_modules"
 }
@@ -109,7 +98,13 @@ fn identity(metadata: &Metadata) -> (u64, u64) {
 ///
 /// Links are followed last, so that a real directory is known by its own path, and each one once.
 pub(crate) fn subprocess(root: &Path, canonical: &Path) -> Walk {
-    let mut walk = Deep { walk: Walk::default(), visited: HashSet::new(), links: VecDeque::new(), left: MAX_ENTRIES };
+    let mut walk = Deep {
+        walk: Walk::default(),
+        visited: HashSet::new(),
+        packages: HashSet::new(),
+        links: VecDeque::new(),
+        left: MAX_ENTRIES,
+    };
     walk.descend(root, 0);
     while let Some((link, depth)) = walk.links.pop_front() {
         walk.follow(&link, depth, root, canonical);
@@ -120,6 +115,8 @@ pub(crate) fn subprocess(root: &Path, canonical: &Path) -> Walk {
 struct Deep {
     walk: Walk,
     visited: HashSet<(u64, u64)>,
+    /// Directories with a manifest.
+    packages: HashSet<PathBuf>,
     /// Linked directories and what may be such, with their depths, in the order they were found in.
     links: VecDeque<(PathBuf, usize)>,
     left: usize,
@@ -162,6 +159,7 @@ impl Deep {
                     entries.skip_current_dir();
                 }
             } else if name == SKILL_JSON {
+                self.packages.extend(path.parent().map(Path::to_owned));
                 self.walk.manifests.push(path.to_owned());
             } else if name.eq_ignore_ascii_case(SKILL_JSON) {
                 self.walk.nearly(path, SKILL_JSON);
@@ -174,8 +172,8 @@ impl Deep {
     fn follow(&mut self, link: &Path, depth: usize, root: &Path, canonical: &Path) {
         // What a package leaves out, the package reports.
         let packaged = || {
-            let above = link.ancestors().skip(1).take_while(|dir| dir.starts_with(root));
-            above.into_iter().any(|dir| self.walk.manifests.iter().any(|manifest| manifest.parent() == Some(dir)))
+            let mut above = link.ancestors().skip(1).take_while(|dir| dir.starts_with(root));
+            above.any(|dir| self.packages.contains(dir))
         };
         let metadata = match std::fs::metadata(link) {
             Ok(metadata) => metadata,

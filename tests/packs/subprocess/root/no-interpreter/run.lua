@@ -1,0 +1,2 @@
+#!/opt/nowhere/bin/lua
+print("{}")
