@@ -48,11 +48,13 @@ impl Watch {
         let root = self.root.display();
         let unnotified = |error| tracing::warn!(%error, "changes under {root} may be seen at the next rescan only");
         self.watcher = self.watcher().map_err(unnotified).ok();
-        for Target { path, recursive, .. } in &targets {
-            let mode = if *recursive { RecursiveMode::Recursive } else { RecursiveMode::NonRecursive };
-            // What is watched before an error, as with too many directories, stays watched.
-            let watched = self.watcher.as_mut().map_or(Ok(()), |watcher| watcher.watch(path, mode));
-            watched.map_err(unnotified).unwrap_or_default();
+        for target in &targets {
+            let Some(watcher) = &mut self.watcher else { break };
+            let mode = if target.recursive { RecursiveMode::Recursive } else { RecursiveMode::NonRecursive };
+            // What was watched before an error, as with too many directories, stays watched.
+            if let Err(error) = watcher.watch(&target.path, mode) {
+                unnotified(error);
+            }
         }
         self.watched = targets;
     }
