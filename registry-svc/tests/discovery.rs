@@ -255,7 +255,6 @@ fn what_may_not_be_read_is_one_diagnostic_each() {
         seen(&world, &scan),
         [
             row("secret", false, &["E_UNREADABLE"]),
-            row("secret_dir/data", false, &["E_UNREADABLE"]),
             row("secret_dir/skill.json", false, &["E_UNREADABLE"]),
             row("secret_entry/skill.json", false, &["E_UNREADABLE"]),
             row("secret_file/skill.json", false, &["E_UNREADABLE"]),

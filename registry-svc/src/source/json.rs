@@ -1,63 +1,55 @@
 //! JSON with positions and without mercy: no comment, no trailing comma, no key twice, at any depth. Knows no manifest.
 
-use std::borrow::Cow;
+use std::collections::HashSet;
 use std::fmt;
 
-use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
-use serde_json::Value;
+use serde::de::{Deserialize, Deserializer, Error as _, MapAccess, SeqAccess, Visitor};
 use serde_json::value::RawValue;
 
 use super::findings::Fault;
-use super::node::{Data, Member, Node, duplicate_key};
+use super::node::{Data, Member, Node};
 use super::text::Text;
 use super::{Stage, codes};
 
-/// Deepest nesting; what serde_json reads as a value too.
-const MAX_DEPTH: usize = 100;
+/// Values nested deeper than this have the position of the one around them: every level more is another pass.
+const POSITIONED_DEPTH: usize = 3;
+
+/// How an error begins that is a key's.
+const TWICE: &str = "stands twice: ";
 
 /// The one value of a text.
 pub(crate) fn parse(text: &Text) -> Result<Node, Fault> {
-    let raw = serde_json::from_str::<&RawValue>(text.as_str()).map_err(|error| syntax(text, &error))?;
-    node(text, raw, 0)
+    // One pass finds all that is wrong; the others find where the values are.
+    serde_json::from_str::<Checked>(text.as_str()).map_err(|error| fault(text, &error))?;
+    serde_json::from_str::<&RawValue>(text.as_str())
+        .and_then(|raw| node(text, raw, 0))
+        .map_err(|error| fault(text, &error))
 }
 
-fn node(text: &Text, raw: &RawValue, depth: usize) -> Result<Node, Fault> {
+fn node(text: &Text, raw: &RawValue, depth: usize) -> serde_json::Result<Node> {
     let json = raw.get();
     let start = offset(text, raw);
-    let at = |error: serde_json::Error| {
-        let message = format!("{}: mend it", bare(&error));
-        Fault::at(codes::E_JSON, Stage::Parse, text.position(start), message)
-    };
-    if depth > MAX_DEPTH {
-        let message = format!("values are nested more than {MAX_DEPTH} deep: flatten them");
-        return Err(Fault::at(codes::E_TOO_DEEP, Stage::Parse, text.position(start), message));
-    }
+    let span = start..start + json.len();
     let data = match json.as_bytes().first() {
-        Some(b'{') => {
-            let raw: Members<'_> = serde_json::from_str(json).map_err(at)?;
-            let mut members = Vec::with_capacity(raw.0.len());
-            for (key, value) in &raw.0 {
-                let key = node(text, key, depth)?;
-                let value = Node { data: Data::Null, span: offset(text, value)..offset(text, value) };
-                members.push(Member { key: key.as_text().unwrap_or_default().to_owned(), key_span: key.span, value });
-            }
-            if let Some(fault) = duplicate_key(&members, text) {
-                return Err(fault);
-            }
-            for (member, (_, value)) in members.iter_mut().zip(raw.0) {
-                member.value = node(text, value, depth + 1)?;
-            }
-            Data::Map(members)
+        Some(b'{') if depth < POSITIONED_DEPTH => {
+            let members: Members<'_> = serde_json::from_str(json)?;
+            let member = |(key, value): (&RawValue, &RawValue)| {
+                let start = offset(text, key);
+                let key_span = start..start + key.get().len();
+                Ok(Member { key: serde_json::from_str(key.get())?, key_span, value: node(text, value, depth + 1)? })
+            };
+            Data::Map(members.0.into_iter().map(member).collect::<serde_json::Result<_>>()?)
         }
-        Some(b'[') => {
-            let items: Vec<&RawValue> = serde_json::from_str(json).map_err(at)?;
-            Data::List(items.into_iter().map(|item| node(text, item, depth + 1)).collect::<Result<_, _>>()?)
+        Some(b'[') if depth < POSITIONED_DEPTH => {
+            let items: Vec<&RawValue> = serde_json::from_str(json)?;
+            Data::List(items.into_iter().map(|item| node(text, item, depth + 1)).collect::<serde_json::Result<_>>()?)
         }
-        Some(b'"') => Data::Text(serde_json::from_str::<Cow<'_, str>>(json).map_err(at)?.into_owned()),
+        Some(b'{' | b'[') => return Ok(Node::of_value(serde_json::from_str(json)?, span)),
+        Some(b'"') => Data::Text(serde_json::from_str(json)?),
         Some(b'n') => Data::Null,
-        _ => Data::Plain(serde_json::from_str::<Value>(json).map_err(at)?, json.to_owned()),
+        _ => Data::Plain(serde_json::from_str(json)?, json.to_owned()),
     };
-    Ok(Node { data, span: start..start + json.len() })
+    Ok(Node { data, span })
 }
 
 /// Where a piece of the text begins in it.
@@ -90,12 +82,79 @@ impl<'de> Deserialize<'de> for Members<'de> {
     }
 }
 
-/// An error in the syntax, at the character that does not fit, with what most likely was meant.
-fn syntax(text: &Text, error: &serde_json::Error) -> Fault {
+/// A value that was looked at and let go: no key stands twice, at any depth, and every text and number is one.
+struct Checked;
+
+impl<'de> Deserialize<'de> for Checked {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(Self)
+    }
+}
+
+impl<'de> Visitor<'de> for Checked {
+    type Value = Self;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a value")
+    }
+
+    fn visit_unit<E>(self) -> Result<Self, E> {
+        Ok(Self)
+    }
+
+    fn visit_bool<E>(self, _value: bool) -> Result<Self, E> {
+        Ok(Self)
+    }
+
+    fn visit_i64<E>(self, _value: i64) -> Result<Self, E> {
+        Ok(Self)
+    }
+
+    fn visit_u64<E>(self, _value: u64) -> Result<Self, E> {
+        Ok(Self)
+    }
+
+    fn visit_f64<E>(self, _value: f64) -> Result<Self, E> {
+        Ok(Self)
+    }
+
+    fn visit_str<E>(self, _value: &str) -> Result<Self, E> {
+        Ok(Self)
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Self, A::Error> {
+        while seq.next_element::<Self>()?.is_some() {}
+        Ok(Self)
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self, A::Error> {
+        let mut keys = HashSet::new();
+        while let Some(key) = map.next_key::<String>()? {
+            if keys.contains(&key) {
+                return Err(A::Error::custom(format_args!("{TWICE}{key:?}")));
+            }
+            keys.insert(key);
+            map.next_value::<Self>()?;
+        }
+        Ok(Self)
+    }
+}
+
+/// What is wrong, at the character that does not fit, with what most likely was meant.
+fn fault(text: &Text, error: &serde_json::Error) -> Fault {
     let line = u32::try_from(error.line()).unwrap_or(u32::MAX).max(1);
     let column = text.column_of_bytes(line, error.column().max(1));
     let message = bare(error);
     let (before, rest) = around(text, line, column);
+    if let Some(key) = message.strip_prefix(TWICE) {
+        let position = text.position(string_start(before));
+        let message = format!("the key {key} stands twice: remove one");
+        return Fault::at(codes::E_DUPLICATE_KEY, Stage::Parse, position, message);
+    }
+    if message == "recursion limit exceeded" {
+        let message = "values are nested more than 127 deep: flatten them";
+        return Fault::at(codes::E_TOO_DEEP, Stage::Parse, (line, column), message);
+    }
     let hint = match rest.chars().next() {
         None if text.as_str().trim().is_empty() => ": the file is empty",
         Some('/' | '#') => ": JSON has no comments, remove it",
@@ -114,7 +173,14 @@ fn around(text: &Text, line: u32, column: u32) -> (&str, &str) {
     text.as_str().split_at(within.map_or(text.as_str().len(), |(offset, _)| skipped + offset))
 }
 
-/// The message without its position, which would be counted in bytes, and within a part of the text.
+/// Where the string begins whose closing quote is the next character: at the last quote that no backslash escapes.
+fn string_start(before: &str) -> usize {
+    let quotes = before.rmatch_indices('"').map(|(offset, _)| offset);
+    let escaped = |offset: usize| before[..offset].bytes().rev().take_while(|b| *b == b'\\').count() % 2 == 1;
+    quotes.into_iter().find(|offset| !escaped(*offset)).unwrap_or_default()
+}
+
+/// The message without its position, which would be counted in bytes.
 fn bare(error: &serde_json::Error) -> String {
     let message = error.to_string();
     match message.rfind(" at line ") {
@@ -154,8 +220,9 @@ mod tests {
             ("{\"a\":1,\n}", codes::E_JSON, 2, 1),
             ("{\"a\":1}\n{}", codes::E_JSON, 2, 1),
             ("{\"é\":\"é\" x}", codes::E_JSON, 1, 10),
-            ("{\"a\":\"\\ud800\"}", codes::E_JSON, 1, 6),
-            ("{\"a\":1e999}", codes::E_JSON, 1, 6),
+            ("{\"a\":\"\\ud800\"}", codes::E_JSON, 1, 13),
+            ("{\"a\":1e999}", codes::E_JSON, 1, 10),
+            ("{\"a\\\"\":1,\"b\":{\"\\\\\":1,\"\\\\\":2}}", codes::E_DUPLICATE_KEY, 1, 22),
             ("{\"a\":01}", codes::E_JSON, 1, 7),
         ] {
             assert_eq!(fault(json), (code, line, column), "{json}");

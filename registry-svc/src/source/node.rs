@@ -4,9 +4,9 @@ use std::ops::Range;
 
 use serde_json::{Map, Value};
 
-use super::findings::{Fault, Findings};
+use super::codes;
+use super::findings::Findings;
 use super::text::Text;
-use super::{Stage, codes};
 
 /// A value and where it stands.
 #[derive(Clone, Debug, PartialEq)]
@@ -65,6 +65,26 @@ impl Node {
         }
     }
 
+    /// A value within which nothing has a position of its own.
+    pub(crate) fn of_value(value: Value, span: Range<usize>) -> Self {
+        let node = |value| Self::of_value(value, span.clone());
+        let data = match value {
+            Value::Null => Data::Null,
+            Value::String(text) => Data::Text(text),
+            Value::Array(items) => Data::List(items.into_iter().map(node).collect()),
+            Value::Object(map) => Data::Map(
+                map.into_iter()
+                    .map(|(key, value)| Member { key, key_span: span.clone(), value: node(value) })
+                    .collect(),
+            ),
+            plain => {
+                let literal = plain.to_string();
+                Data::Plain(plain, literal)
+            }
+        };
+        Self { data, span }
+    }
+
     /// Without positions.
     pub(crate) fn into_value(self) -> Value {
         match self.data {
@@ -80,18 +100,6 @@ impl Node {
 /// Without positions.
 pub(crate) fn into_map(members: Vec<Member>) -> Map<String, Value> {
     members.into_iter().map(|member| (member.key, member.value.into_value())).collect()
-}
-
-/// The first key of an object that stands twice in it, at any depth.
-pub(crate) fn duplicate_key(members: &[Member], text: &Text) -> Option<Fault> {
-    let mut seen = std::collections::HashMap::new();
-    members.iter().find_map(|member| {
-        let first = seen.insert(member.key.as_str(), &member.key_span)?;
-        let (line, _) = text.position(first.start);
-        let message = format!("the key {:?} stands twice (first in line {line}): remove one", member.key);
-        let position = text.position(member.key_span.start);
-        Some(Fault::at(codes::E_DUPLICATE_KEY, Stage::Parse, position, message))
-    })
 }
 
 /// The keys of a frontmatter, taken one by one; what is left in the end is unknown.

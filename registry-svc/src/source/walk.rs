@@ -98,20 +98,20 @@ fn identity(metadata: &Metadata) -> (u64, u64) {
 ///
 /// Links are followed last, so that a real directory is known by its own path, and each one once.
 pub(crate) fn subprocess(root: &Path, canonical: &Path) -> Walk {
-    let mut walk = Deep {
-        walk: Walk::default(),
-        visited: HashSet::new(),
-        packages: HashSet::new(),
-        links: VecDeque::new(),
-        left: MAX_ENTRIES,
-    };
-    walk.descend(root, 0);
-    while let Some((link, depth)) = walk.links.pop_front() {
-        walk.follow(&link, depth, root, canonical);
+    let mut deep = Deep { left: MAX_ENTRIES, ..Deep::default() };
+    deep.descend(root, 0);
+    while let Some((link, depth)) = deep.links.pop_front() {
+        deep.follow(&link, depth, root, canonical);
     }
-    walk.walk
+    for (path, error) in std::mem::take(&mut deep.closed) {
+        if !deep.packaged(&path, root) {
+            deep.walk.unreadable(&path, &error);
+        }
+    }
+    deep.walk
 }
 
+#[derive(Default)]
 struct Deep {
     walk: Walk,
     visited: HashSet<(u64, u64)>,
@@ -119,6 +119,8 @@ struct Deep {
     packages: HashSet<PathBuf>,
     /// Linked directories and what may be such, with their depths, in the order they were found in.
     links: VecDeque<(PathBuf, usize)>,
+    /// What could not be read.
+    closed: Vec<(PathBuf, io::Error)>,
     left: usize,
 }
 
@@ -138,7 +140,7 @@ impl Deep {
                     let error = error.into_io_error().unwrap_or_else(|| io::Error::other("a loop of links"));
                     // It went between the listing and the look.
                     if error.kind() != io::ErrorKind::NotFound {
-                        self.walk.unreadable(&path, &error);
+                        self.closed.push((path, error));
                     }
                     continue;
                 }
@@ -169,15 +171,15 @@ impl Deep {
         }
     }
 
+    /// Whether it lies in a skill's directory: what a package leaves out or cannot read, the package reports.
+    fn packaged(&self, path: &Path, root: &Path) -> bool {
+        path.ancestors().skip(1).take_while(|dir| dir.starts_with(root)).any(|dir| self.packages.contains(dir))
+    }
+
     fn follow(&mut self, link: &Path, depth: usize, root: &Path, canonical: &Path) {
-        // What a package leaves out, the package reports.
-        let packaged = || {
-            let mut above = link.ancestors().skip(1).take_while(|dir| dir.starts_with(root));
-            above.any(|dir| self.packages.contains(dir))
-        };
         let metadata = match std::fs::metadata(link) {
             Ok(metadata) => metadata,
-            Err(_) if packaged() => return,
+            Err(_) if self.packaged(link, root) => return,
             Err(error) => {
                 let message = format!("the link leads nowhere ({error}): remove or mend it");
                 return self.walk.warn(link, codes::W_LINK_BROKEN, message);
@@ -191,7 +193,7 @@ impl Deep {
         }
         let Ok(target) = std::fs::canonicalize(link) else { return };
         if !target.starts_with(canonical) {
-            if !packaged() {
+            if !self.packaged(link, root) {
                 let (target, root) = (target.display(), root.display());
                 let message = format!("the link leads to {target}, out of the root {root}, and is not followed");
                 self.walk.warn(link, codes::W_LINK_OUT_OF_ROOT, message);
