@@ -37,7 +37,7 @@ pub struct Config {
 ///
 /// Without a subcommand it serves.
 #[derive(Clone, Debug, Default, Parser)]
-#[command(name = "registry-svc", version)]
+#[command(name = "registry-svc", version, args_override_self = true)]
 pub struct Raw {
     /// Address to listen on; a loopback address [default: 127.0.0.1:50051]
     #[arg(long, env = "SKILLYARD_REGISTRY_LISTEN", value_name = "IP:PORT")]

@@ -16,6 +16,7 @@ use tokio::net::TcpListener;
 use tonic_health::ServingStatus;
 use tonic_health::server::HealthReporter;
 
+use catalog::Catalogs;
 pub use config::Config;
 
 /// Calls that go on have this long to end when the registry stops.
@@ -47,7 +48,7 @@ pub async fn run(config: Config, listener: TcpListener, shutdown: impl Future<Ou
     let (mut routes, health) = serve::routes()?;
     set_health(&health, ServingStatus::NotServing).await;
     let (catalogs, loader) = catalog::reload::start(source::roots(&config.layout), config.rescan_interval);
-    grpc::add(&mut routes, &catalogs, config.default_agent);
+    grpc::add(&mut routes, &catalogs, config.default_agent.clone());
     tracing::info!(address = %listener.local_addr()?, "listening");
     let mut loader = tokio::spawn(loader);
     let mut failed = None;
@@ -56,7 +57,7 @@ pub async fn run(config: Config, listener: TcpListener, shutdown: impl Future<Ou
             () = shutdown => {}
             // It ends by a panic alone: there are always catalogs to make.
             Err(error) = &mut loader => failed = Some(error),
-            () = serving(&catalogs, &health) => {}
+            () = serving(&catalogs, config.default_agent.as_deref(), &health) => {}
         }
         set_health(&health, ServingStatus::NotServing).await;
         // With it the watches end, so that executors turn to another registry at once.
@@ -67,8 +68,15 @@ pub async fn run(config: Config, listener: TcpListener, shutdown: impl Future<Ou
 }
 
 /// Says so when the first catalog is there, and then waits for ever.
-async fn serving(catalogs: &catalog::Catalogs, health: &HealthReporter) {
-    if catalogs.subscribe().wait_for(Option::is_some).await.is_ok() {
+async fn serving(catalogs: &Catalogs, default_agent: Option<&str>, health: &HealthReporter) {
+    let mut coming = catalogs.subscribe();
+    let first = coming.wait_for(Option::is_some).await.ok().and_then(|first| first.clone());
+    if let Some(first) = first {
+        if let Err(error) = first.view("", default_agent) {
+            tracing::warn!(
+                "{error}, which is --default-agent: calls that name no agent are refused until it has a file"
+            );
+        }
         set_health(health, ServingStatus::Serving).await;
     }
     std::future::pending().await

@@ -306,6 +306,39 @@ async fn a_root_may_come_and_go() {
     listed(&["b"]).await;
 }
 
+/// A write through a link that lies elsewhere is notified nowhere under the root.
+#[tokio::test]
+async fn what_is_not_notified_is_seen_at_the_next_rescan() {
+    let world = World::new();
+    world.skill("a", "");
+    let elsewhere = world.path("elsewhere.json");
+    fs::hard_link(world.path("ext/a/skill.json"), &elsewhere).unwrap();
+    let registry = world.serve(&["--rescan-interval", "1s"]).await;
+    for text in ["one", "two"] {
+        fs::write(&elsewhere, format!(r#"{{"name":"a","description":"{text}","entry":"run.sh"}}"#)).unwrap();
+        eventually(async || {
+            let skill = get(&registry, "a", "").await.ok()?;
+            (skill.description == text).then_some(())
+        })
+        .await;
+    }
+}
+
+#[tokio::test]
+async fn a_default_agent_without_a_file() {
+    let world = World::new();
+    world.skill("a", "");
+    let registry = world.serve(&["--default-agent", "ops"]).await;
+    assert_eq!(
+        refused(list(&registry, pb::ListSkillsRequest::default()).await),
+        refusal(Code::NotFound, "UNKNOWN_AGENT")
+    );
+    assert!(registry.log().iter().any(|line| line.starts_with("WARN unknown agent \"ops\", which is --default-agent")));
+    world.agent("ops", "");
+    reload(&registry).await;
+    assert_eq!(list(&registry, pb::ListSkillsRequest::default()).await.unwrap(), ["a"]);
+}
+
 #[tokio::test]
 async fn a_package_comes_whole_or_not_at_all() {
     let world = World::new();
@@ -465,7 +498,7 @@ async fn an_idle_registry_is_small() {
     }
     let registry = world.serve(&[]).await;
     reload(&registry).await;
-    let resident = world::resident_kib(registry.pid());
-    eprintln!("resident: {resident} KiB");
-    assert!(resident < 20 << 10, "{resident} KiB");
+    // The program's own pages depend on how it was built, and may be dropped at any time.
+    let own = world::own_memory_kib(registry.pid());
+    assert!(own < 10 << 10, "{own} KiB");
 }

@@ -220,64 +220,13 @@ fn unknown_skills<'a, V>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::source::{Package, RootState, Stage};
-    use skillyard::skill::{Card, Class, EMPTY_SCHEMA, Playbook, Subprocess};
-    use skillyard::{Digest, PermissionMode, Skill, View};
+    use crate::catalog::fixture::{agent, agents, root, skill, skills};
+    use crate::source::Stage;
+    use skillyard::{Digest, View};
     use std::time::Duration;
 
-    fn root(path: &str, kind: RootKind) -> Root {
-        Root { path: path.into(), kind, state: RootState::Registered }
-    }
-
-    fn skill(root: &str, directory: &str, name: &str, source: Source, content: &str) -> Candidate<FoundSkill> {
-        let kind = match source {
-            Source::External => Kind::Subprocess(Subprocess {
-                schema_json: EMPTY_SCHEMA.into(),
-                entry: "run".parse().unwrap(),
-                env_allow: Vec::new(),
-                timeout_seconds: 30,
-                class: Class::Safe,
-            }),
-            _ => Kind::Playbook(Playbook::default()),
-        };
-        let file = if source == Source::External { "skill.json" } else { "SKILL.md" };
-        let found = FoundSkill {
-            skill: Skill {
-                name: name.parse().unwrap(),
-                description: "d".into(),
-                source,
-                digest: Digest::of(content.as_bytes()),
-                path: directory.into(),
-                kind,
-                card: Card::default(),
-                extra: serde_json::Map::new(),
-                modified_at: SystemTime::UNIX_EPOCH,
-            },
-            package: Package { directory: PathBuf::from(root).join(directory), files: Vec::new() },
-        };
-        let path = PathBuf::from(root).join(directory).join(file);
-        Candidate { path, name: name.into(), value: Some(Arc::new(found)), diagnostics: Vec::new(), failed: None }
-    }
-
-    fn agent(path: &str, name: &str, skills: &[&str]) -> Candidate<Agent> {
-        let agent = Agent {
-            name: name.into(),
-            description: String::new(),
-            skills: skills.iter().map(ToString::to_string).collect(),
-            disallowed_skills: ["*".to_owned()].into(),
-            permission_mode: PermissionMode::ReadOnly,
-        };
-        let path = path.into();
-        Candidate { path, name: name.into(), value: Some(Arc::new(agent)), diagnostics: Vec::new(), failed: None }
-    }
-
-    fn skills(path: &str, source: Source, found: &[(&str, &str, &str)]) -> Arc<Scanned> {
-        let candidates = found.iter().map(|(dir, name, content)| skill(path, dir, name, source, content)).collect();
-        Arc::new(Scanned::Skills(Scan::new(root(path, RootKind::Skills(source)), candidates)))
-    }
-
-    fn agents(found: Vec<Candidate<Agent>>) -> Arc<Scanned> {
-        Arc::new(Scanned::Agents(Scan::new(root("/agents", RootKind::Agents), found)))
+    fn at(path: &str, name: &str, skills: &[&str]) -> Candidate<Agent> {
+        Candidate { path: path.into(), ..agent(name, skills) }
     }
 
     fn load(scans: &[Arc<Scanned>]) -> Catalog {
@@ -296,7 +245,7 @@ mod tests {
             skills("/e0", Source::External, &[("a", "x", "3"), ("b", "y", "4")]),
             skills("/o", Source::Override, &[("y", "y", "5"), ("z", "z", "6")]),
             skills("/c", Source::Cloud, &[("z", "z", "7")]),
-            agents(vec![agent("/agents/a.md", "a", &[]), agent("/agents/b.md", "a", &["x"])]),
+            agents(vec![at("/agents/a.md", "a", &[]), at("/agents/b.md", "a", &["x"])]),
         ]);
         assert_eq!(
             registered(&catalog),
@@ -316,7 +265,7 @@ mod tests {
     #[test]
     fn agents_are_checked_against_the_skills() {
         let catalog = load(&[
-            agents(vec![agent("/agents/a.md", "a", &["*", "x", "misspelt"])]),
+            agents(vec![at("/agents/a.md", "a", &["*", "x", "misspelt"])]),
             skills("/e", Source::External, &[("x", "x", "1")]),
         ]);
         let codes: Vec<_> = catalog.report().candidates[0].diagnostics.iter().map(|d| (d.code, &d.message)).collect();
@@ -327,12 +276,11 @@ mod tests {
 
     #[test]
     fn a_version_is_of_what_is_there_not_of_where_or_when() {
-        let base =
-            load(&[skills("/e", Source::External, &[("x", "x", "1")]), agents(vec![agent("/a/a.md", "a", &[])])]);
+        let base = load(&[skills("/e", Source::External, &[("x", "x", "1")]), agents(vec![at("/a/a.md", "a", &[])])]);
         let scans = [
             skills("/elsewhere", Source::External, &[("x", "x", "1")]),
             skills("/empty", Source::Override, &[]),
-            agents(vec![agent("/b/b.md", "a", &[])]),
+            agents(vec![at("/b/b.md", "a", &[])]),
         ];
         let mut touched = scans.clone();
         if let Scanned::Skills(scan) = Arc::make_mut(&mut touched[0]) {
@@ -344,12 +292,12 @@ mod tests {
         assert_eq!(later.difference(Some(&base)), super::super::snapshot::Difference::default());
 
         let others = [
-            load(&[skills("/e", Source::External, &[("x", "x", "2")]), agents(vec![agent("/a/a.md", "a", &[])])]),
-            load(&[skills("/e", Source::External, &[("y", "x", "1")]), agents(vec![agent("/a/a.md", "a", &[])])]),
-            load(&[skills("/e", Source::External, &[("x", "y", "1")]), agents(vec![agent("/a/a.md", "a", &[])])]),
-            load(&[skills("/e", Source::Override, &[("x", "x", "1")]), agents(vec![agent("/a/a.md", "a", &[])])]),
-            load(&[skills("/e", Source::External, &[("x", "x", "1")]), agents(vec![agent("/a/a.md", "b", &[])])]),
-            load(&[skills("/e", Source::External, &[("x", "x", "1")]), agents(vec![agent("/a/a.md", "a", &["x"])])]),
+            load(&[skills("/e", Source::External, &[("x", "x", "2")]), agents(vec![at("/a/a.md", "a", &[])])]),
+            load(&[skills("/e", Source::External, &[("y", "x", "1")]), agents(vec![at("/a/a.md", "a", &[])])]),
+            load(&[skills("/e", Source::External, &[("x", "y", "1")]), agents(vec![at("/a/a.md", "a", &[])])]),
+            load(&[skills("/e", Source::Override, &[("x", "x", "1")]), agents(vec![at("/a/a.md", "a", &[])])]),
+            load(&[skills("/e", Source::External, &[("x", "x", "1")]), agents(vec![at("/a/a.md", "b", &[])])]),
+            load(&[skills("/e", Source::External, &[("x", "x", "1")]), agents(vec![at("/a/a.md", "a", &["x"])])]),
             load(&[skills("/e", Source::External, &[("x", "x", "1")]), agents(vec![])]),
             load(&[]),
         ];
@@ -375,7 +323,7 @@ mod tests {
         let catalog = load(&[
             skills("/e", Source::External, &[("x", "x", "1"), ("y", "y", "2")]),
             skills("/w", Source::Project, &[("z", "z", "3")]),
-            agents(vec![agent("/agents/none.md", "none", &[])]),
+            agents(vec![at("/agents/none.md", "none", &[])]),
         ]);
         let seen = |agent, default| -> Vec<_> {
             let view = catalog.view(agent, default).unwrap();

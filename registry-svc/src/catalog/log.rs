@@ -82,7 +82,9 @@ fn line(candidate: &Reported) -> Line {
             Line::Warn(format!("{loader}: build {name:?}: {}", candidate.complaint()))
         }
         Fate::Failed(Stage::Build) => Line::Warn(format!("{loader}: build {path}: {}", candidate.complaint())),
-        Fate::Failed(Stage::Parse) => Line::Warn(format!("{loader}: parse {path}: {}", candidate.complaint())),
+        Fate::Failed(Stage::Parse) => {
+            Line::Warn(format!("{loader}: parse {path}: {}", candidate.complaint_with_place()))
+        }
         Fate::PassedOver => Line::Warn(format!("{loader}: skipping {path}: {}", candidate.complaint())),
     }
 }
@@ -149,7 +151,7 @@ mod tests {
             ),
             (
                 reported(json, "", Subject::Subprocess, Fate::Failed(Stage::Parse), "expected `,`"),
-                Line::Warn(format!("skill loader: parse {json}: expected `,` (line 3, column 7)")),
+                Line::Warn(format!("skill loader: parse {json}: line 3 column 7: expected `,`")),
             ),
             (
                 reported(json, "", Subject::Subprocess, Fate::Failed(Stage::Parse), "expected `,` at line 3 column 7"),
@@ -157,7 +159,7 @@ mod tests {
             ),
             (
                 reported(json, "bad_path", Subject::Subprocess, Fate::Failed(Stage::Build), "entry"),
-                Line::Warn("skill loader: build \"bad_path\": entry (line 3, column 7)".into()),
+                Line::Warn("skill loader: build \"bad_path\": entry".into()),
             ),
         ] {
             assert_eq!(super::line(&candidate), line);

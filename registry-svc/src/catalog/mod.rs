@@ -2,6 +2,8 @@
 //! files change. Knows no wire.
 
 pub mod fingerprint;
+#[cfg(test)]
+pub(crate) mod fixture;
 pub mod load;
 pub mod log;
 pub mod read;

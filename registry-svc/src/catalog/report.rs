@@ -5,7 +5,7 @@ use std::time::SystemTime;
 
 use skillyard::Digest;
 
-use crate::source::{Diagnostic, Root, Severity, Stage};
+use crate::source::{Diagnostic, Root, Stage};
 
 /// What a look at the roots found.
 #[derive(Clone, Debug, PartialEq)]
@@ -105,19 +105,29 @@ impl Reported {
     /// All errors, or else all warnings, as one line.
     #[must_use]
     pub fn complaint(&self) -> String {
-        let worst = self.diagnostics.iter().map(|d| d.severity).max().unwrap_or(Severity::Warning);
-        let texts: Vec<_> = self.diagnostics.iter().filter(|d| d.severity == worst).map(text).collect();
+        self.complaints(|diagnostic| diagnostic.message.clone())
+    }
+
+    /// The same, each with its place in the file.
+    #[must_use]
+    pub fn complaint_with_place(&self) -> String {
+        self.complaints(with_place)
+    }
+
+    fn complaints(&self, text: impl Fn(&Diagnostic) -> String) -> String {
+        let worst = self.diagnostics.iter().map(|diagnostic| diagnostic.severity).max();
+        let texts: Vec<_> = self.diagnostics.iter().filter(|d| Some(d.severity) == worst).map(text).collect();
         texts.join("; ")
     }
 }
 
 /// What and where. A message that names its line already is left as it is.
-fn text(diagnostic: &Diagnostic) -> String {
+fn with_place(diagnostic: &Diagnostic) -> String {
     let Diagnostic { message, line, column, .. } = diagnostic;
     match (line, column) {
         (0, _) => message.clone(),
         _ if message.contains(&format!("line {line}")) => message.clone(),
-        (_, 0) => format!("{message} (line {line})"),
-        _ => format!("{message} (line {line}, column {column})"),
+        (_, 0) => format!("line {line}: {message}"),
+        _ => format!("line {line} column {column}: {message}"),
     }
 }

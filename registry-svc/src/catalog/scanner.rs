@@ -26,6 +26,8 @@ pub(super) struct Scanner {
     /// Lent to the thread that looks.
     watch: Option<Watch>,
     running: Option<JoinHandle<Look>>,
+    /// The look that runs was waited for in vain, and is not waited for again.
+    overdue: bool,
 }
 
 /// What a thread brings back.
@@ -48,7 +50,7 @@ impl Scanner {
     }
 
     fn with(root: Root, hint: Arc<Notify>, look: LookAt) -> Self {
-        Self { root, hint, look, latest: None, watch: None, running: None }
+        Self { root, hint, look, latest: None, watch: None, running: None, overdue: false }
     }
 
     /// Starts to look, unless the configuration keeps the root out or an earlier look still hangs.
@@ -87,14 +89,16 @@ impl Scanner {
         let Some(running) = &mut self.running else {
             return self.known(self.empty(self.root.state));
         };
+        let deadline = if self.overdue { Instant::now() } else { deadline };
         let Ok(look) = timeout_at(deadline, running).await else {
+            self.overdue = true;
             return self.known(self.empty(RootState::Unreadable));
         };
         self.finish(look)
     }
 
     fn finish(&mut self, look: Result<Look, tokio::task::JoinError>) -> Known {
-        self.running = None;
+        (self.running, self.overdue) = (None, false);
         let Look { scanned, watch } = match look {
             Ok(look) => look,
             Err(error) => {
@@ -173,6 +177,12 @@ mod tests {
         (scan.root.state, scan.candidates.iter().map(|candidate| candidate.name.clone()).collect())
     }
 
+    async fn until_finished(scanner: &Scanner) {
+        while !scanner.running.as_ref().unwrap().is_finished() {
+            tokio::task::yield_now().await;
+        }
+    }
+
     const SHORT: Duration = Duration::from_millis(20);
     const LONG: Duration = Duration::from_secs(30);
 
@@ -180,19 +190,17 @@ mod tests {
     async fn a_root_that_hangs_is_unreadable_until_it_answers() {
         let (mut scanner, tell, looks) = root_that_waits();
         assert_eq!(look(&mut scanner, SHORT).await, (RootState::Unreadable, vec![]));
-        assert_eq!(look(&mut scanner, SHORT).await, (RootState::Unreadable, vec![]));
+        assert_eq!(look(&mut scanner, LONG).await, (RootState::Unreadable, vec![]), "it is waited for only once");
         assert_eq!(*looks.lock().unwrap(), 1, "one thread, not one more for every try");
         // What comes late is of before the question: it is looked at once more.
         tell.send(Some("late")).unwrap();
-        while !scanner.running.as_ref().unwrap().is_finished() {
-            tokio::task::yield_now().await;
-        }
+        until_finished(&scanner).await;
         tell.send(Some("now")).unwrap();
         assert_eq!(look(&mut scanner, LONG).await, (RootState::Registered, vec!["now".to_owned()]));
         assert_eq!(look(&mut scanner, SHORT).await, (RootState::Unreadable, vec!["now".to_owned()]), "it is kept");
         tell.send(Some("then")).unwrap();
         tell.send(Some("at last")).unwrap();
-        scanner.wait(Instant::now() + LONG).await;
+        until_finished(&scanner).await;
         assert_eq!(look(&mut scanner, LONG).await, (RootState::Registered, vec!["at last".to_owned()]));
     }
 

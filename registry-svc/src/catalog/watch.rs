@@ -45,18 +45,21 @@ impl Watch {
         if targets == self.watched {
             return;
         }
-        self.watcher = match self.start(&targets) {
-            Ok(watcher) => Some(watcher),
-            Err(error) => {
-                let root = self.root.display();
-                tracing::warn!(%error, "changes under {root} are not notified, and are seen at the next rescan");
-                None
+        let root = self.root.display();
+        let unnotified = |error| tracing::warn!(%error, "changes under {root} may be seen at the next rescan only");
+        self.watcher = self.watcher().map_err(unnotified).ok();
+        for target in &targets {
+            let Some(watcher) = &mut self.watcher else { break };
+            let mode = if target.recursive { RecursiveMode::Recursive } else { RecursiveMode::NonRecursive };
+            // What was watched before an error, as with too many directories, stays watched.
+            if let Err(error) = watcher.watch(&target.path, mode) {
+                unnotified(error);
             }
-        };
+        }
         self.watched = targets;
     }
 
-    fn start(&self, targets: &[Target]) -> notify::Result<RecommendedWatcher> {
+    fn watcher(&self) -> notify::Result<RecommendedWatcher> {
         let (hint, siblings) = (Arc::clone(&self.hint), self.siblings);
         let (root, real) = (self.root.clone(), fs::canonicalize(&self.root).unwrap_or_else(|_| self.root.clone()));
         let matters = move |path: &Path| {
@@ -70,12 +73,7 @@ impl Watch {
             Err(error) => tracing::debug!(%error, "a file notification was lost"),
         };
         // A link may lead out of the root, to anywhere: the loader does not follow it, and neither does this.
-        let mut watcher = RecommendedWatcher::new(on_event, Config::default().with_follow_symlinks(false))?;
-        for target in targets {
-            let mode = if target.recursive { RecursiveMode::Recursive } else { RecursiveMode::NonRecursive };
-            watcher.watch(&target.path, mode)?;
-        }
-        Ok(watcher)
+        RecommendedWatcher::new(on_event, Config::default().with_follow_symlinks(false))
     }
 }
 

@@ -1,16 +1,16 @@
 //! PackageService: what executors mirror, the whole state whenever its version differs, and packages file by file.
 
+use std::iter::Peekable;
 use std::sync::Arc;
 use std::time::Duration;
 
-use prost::Message as _;
 use skillyard::pb::registry::v1 as pb;
 use skillyard::pb::registry::v1::fetch_package_response::Part as PbPart;
 use skillyard::pb::skill::v1::Skill as SkillMessage;
 use skillyard::service::error::{Reason, Refusal};
 use skillyard::skill::Kind;
 use skillyard::{Digest, Skill, View, wire};
-use tokio::sync::mpsc;
+use tokio::sync::{Semaphore, mpsc};
 use tokio::time::{Instant, sleep_until};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status};
@@ -25,6 +25,8 @@ use crate::source::FoundSkill;
 const HEARTBEAT: Duration = Duration::from_secs(15);
 /// A message of a watch is full at that, and holds one skill at least.
 const STATE_BYTES: usize = 1 << 20;
+/// Threads that read packages at once. A root may hang and hold them: others are left to look at the other roots.
+const READERS: usize = 64;
 /// Messages that wait for a slow client: the next is made when one of them is taken.
 const AHEAD: usize = 2;
 
@@ -35,11 +37,12 @@ type Messages<T> = ReceiverStream<Result<T, Status>>;
 #[derive(Debug)]
 pub(super) struct Service {
     catalogs: Catalogs,
+    readers: Arc<Semaphore>,
 }
 
 impl Service {
     pub(super) fn new(catalogs: Catalogs) -> Self {
-        Self { catalogs }
+        Self { catalogs, readers: Arc::new(Semaphore::new(READERS)) }
     }
 }
 
@@ -78,10 +81,13 @@ impl pb::package_service_server::PackageService for Service {
             Refusal::new(Reason::UnknownSkill, message).with("digest", &digest)
         })?;
         let (sender, receiver) = mpsc::channel(AHEAD);
-        let (found, catalogs) = (Arc::clone(found), self.catalogs.clone());
+        let (found, catalogs, readers) = (Arc::clone(found), self.catalogs.clone(), Arc::clone(&self.readers));
         tokio::spawn(async move {
-            // An error means that the client has gone.
-            let _ = fetch(found, catalogs, &sender).await;
+            tokio::select! {
+                // An error means that the client has gone.
+                _ = fetch(found, catalogs, readers, &sender) => {}
+                () = sender.closed() => {}
+            }
         });
         Ok(Response::new(ReceiverStream::new(receiver)))
     }
@@ -122,30 +128,41 @@ async fn watch(
     }
 }
 
-/// All that a catalog holds for an executor, in messages that peers accept; the first has the agents.
+/// All that a catalog holds for an executor, in messages that peers accept: the agents, and then the skills.
 fn state(catalog: &Catalog) -> impl Iterator<Item = pb::WatchCatalogResponse> {
     let catalog_version = catalog.version().to_string();
+    let mut agents = catalog.agents(None).map(wire::agent_to_wire).peekable();
     let mut skills = catalog.skills(View::unfiltered(), None).map(|found| mirrored(&found.skill)).peekable();
-    let mut agents = Some(pb::AgentSet { agents: catalog.agents(None).map(wire::agent_to_wire).collect() });
-    let mut more = true;
+    let (mut first, mut more) = (true, true);
     std::iter::from_fn(move || {
         if !more {
             return None;
         }
-        let agents = agents.take();
-        let mut bytes = agents.as_ref().map_or(0, pb::AgentSet::encoded_len);
-        let mut changed = Vec::new();
-        while let Some(skill) = skills.peek() {
-            // Beside its bytes a skill has a tag and a length.
-            bytes += skill.encoded_len() + 8;
-            if bytes > STATE_BYTES && !(changed.is_empty() && agents.is_none()) {
-                break;
-            }
-            changed.extend(skills.next());
-        }
-        more = skills.peek().is_some();
-        Some(pb::WatchCatalogResponse { catalog_version: catalog_version.clone(), full: true, more, changed, agents })
+        let mut room = STATE_BYTES;
+        let set = fill(&mut room, &mut agents);
+        let changed = if agents.peek().is_none() { fill(&mut room, &mut skills) } else { Vec::new() };
+        // A state has its agents even where there is none.
+        let agents_now = (first || !set.is_empty()).then_some(pb::AgentSet { agents: set });
+        more = agents.peek().is_some() || skills.peek().is_some();
+        first = false;
+        let catalog_version = catalog_version.clone();
+        Some(pb::WatchCatalogResponse { catalog_version, full: true, more, changed, agents: agents_now })
     })
+}
+
+/// As many items as there is room for; an item that no message has room for is alone in one.
+fn fill<M: prost::Message>(room: &mut usize, items: &mut Peekable<impl Iterator<Item = M>>) -> Vec<M> {
+    let mut taken = Vec::new();
+    while let Some(item) = items.peek() {
+        // Beside its bytes an item has a tag and a length.
+        let bytes = item.encoded_len() + 8;
+        if bytes > *room && *room < STATE_BYTES {
+            break;
+        }
+        *room = room.saturating_sub(bytes);
+        taken.extend(items.next());
+    }
+    taken
 }
 
 /// A skill as an executor needs it: all that decides about a run; of a playbook, that there is one.
@@ -167,13 +184,17 @@ fn mirrored(skill: &Skill) -> SkillMessage {
 async fn fetch(
     found: Arc<FoundSkill>,
     catalogs: Catalogs,
+    readers: Arc<Semaphore>,
     sender: &Sender<pb::FetchPackageResponse>,
 ) -> Result<(), Gone<pb::FetchPackageResponse>> {
     let (name, digest) = (found.skill.name.clone(), found.skill.digest);
     let mut reader = PackageReader::new(found);
     loop {
+        // It is never closed.
+        let Ok(permit) = Arc::clone(&readers).acquire_owned().await else { return Ok(()) };
         let read = tokio::task::spawn_blocking(move || {
             let batch = reader.next_batch();
+            drop(permit);
             (reader, batch)
         });
         let status = match read.await {
@@ -216,5 +237,83 @@ fn part_to_wire(part: Part) -> PbPart {
             executable: file.executable,
             sha256: file.sha256.to_string(),
         }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::catalog::fixture;
+
+    fn names(messages: &[pb::WatchCatalogResponse]) -> (Vec<&str>, Vec<&str>) {
+        let agents =
+            messages.iter().flat_map(|m| &m.agents).flat_map(|set| &set.agents).map(|agent| agent.name.as_str());
+        let skills = messages.iter().flat_map(|m| &m.changed).map(|skill| skill.name.as_str());
+        (agents.collect(), skills.collect())
+    }
+
+    #[test]
+    fn a_large_state_comes_in_several_messages() {
+        let listed: Vec<_> = (0..2000).map(|i| format!("skill_{i:0100}")).collect();
+        let agents: Vec<_> = (0..10).map(|i| fixture::agent(&format!("a{i}"), &listed)).collect();
+        let skills: Vec<_> = (0..20).map(|i| fixture::described(&format!("s{i:02}"), "x".repeat(i * 20_000))).collect();
+        let catalog = fixture::catalog(skills, agents);
+        let messages: Vec<_> = state(&catalog).collect();
+        assert!(messages.len() > 4, "{}", messages.len());
+        assert!(messages.iter().all(|message| prost::Message::encoded_len(message) <= STATE_BYTES + 256));
+        assert!(
+            messages.iter().all(|message| message.full && message.catalog_version == catalog.version().to_string())
+        );
+        let more: Vec<_> = messages.iter().map(|message| message.more).collect();
+        assert_eq!(more.iter().position(|more| !more), Some(messages.len() - 1));
+        let (agents, skills) = names(&messages);
+        assert_eq!(agents, catalog.agents(None).map(|agent| agent.name.as_str()).collect::<Vec<_>>());
+        let all = catalog.skills(View::unfiltered(), None).map(|found| found.skill.name.as_str());
+        assert_eq!(skills, all.collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn a_state_of_nothing_is_one_message() {
+        let catalog = fixture::catalog(Vec::new(), Vec::new());
+        let catalog_version = catalog.version().to_string();
+        let agents = Some(pb::AgentSet::default());
+        let message = pb::WatchCatalogResponse { catalog_version, full: true, agents, ..Default::default() };
+        assert_eq!(state(&catalog).collect::<Vec<_>>(), [message]);
+    }
+
+    #[test]
+    fn a_skill_that_no_message_has_room_for_is_alone_in_one() {
+        let skills =
+            ["a", "b", "c"].map(|name| fixture::described(name, "x".repeat(if name == "b" { 2 << 20 } else { 1 })));
+        let catalog = fixture::catalog(skills.to_vec(), Vec::new());
+        let messages: Vec<_> = state(&catalog).collect();
+        assert_eq!(messages.iter().map(|message| message.changed.len()).collect::<Vec<_>>(), [1, 1, 1]);
+    }
+
+    #[tokio::test]
+    async fn a_client_that_has_the_state_gets_word_at_once_and_every_15_s() {
+        tokio::time::pause();
+        let catalog = Arc::new(fixture::catalog(Vec::new(), Vec::new()));
+        let version = catalog.version().to_string();
+        let (publish, catalogs) = tokio::sync::watch::channel(None);
+        let (sender, mut messages) = mpsc::channel(AHEAD);
+        let known = version.clone();
+        let watching = tokio::spawn(async move { watch(catalogs, known, &sender).await.is_ok() });
+        let begun = Instant::now();
+        let word = pb::WatchCatalogResponse { catalog_version: version, ..Default::default() };
+        tokio::time::sleep(HEARTBEAT * 2).await;
+        assert!(messages.try_recv().is_err(), "there is nothing to give word of before the first catalog");
+        publish.send_replace(Some(Arc::clone(&catalog)));
+        assert_eq!(messages.recv().await.unwrap().unwrap(), word);
+        for i in 1..4 {
+            // Catalogs of the same version come in between, and are no news.
+            tokio::time::sleep(HEARTBEAT / 3).await;
+            publish.send_replace(Some(Arc::clone(&catalog)));
+            assert_eq!(messages.recv().await.unwrap().unwrap(), word);
+            assert_eq!(begun.elapsed().as_secs(), HEARTBEAT.as_secs() * (2 + i));
+        }
+        drop(publish);
+        assert_eq!(messages.recv().await.unwrap().unwrap_err().code(), tonic::Code::Unavailable);
+        assert!(watching.await.unwrap());
     }
 }

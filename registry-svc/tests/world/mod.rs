@@ -193,9 +193,9 @@ pub(crate) async fn eventually<T>(mut ask: impl AsyncFnMut() -> Option<T>) -> T 
     }
 }
 
-/// Resident memory of a process, in KiB.
-pub(crate) fn resident_kib(pid: u32) -> u64 {
+/// Memory of a process that is nobody else's and no file's, in KiB.
+pub(crate) fn own_memory_kib(pid: u32) -> u64 {
     let status = fs::read_to_string(Path::new("/proc").join(pid.to_string()).join("status")).unwrap();
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:")).unwrap();
     line.trim().trim_end_matches(" kB").parse().unwrap()
 }
