@@ -26,11 +26,11 @@ main() {
     case ${1-} in
         "") ;;
         --once) mode=once ;;
-        --) mode=command; shift ;;
+        --) mode=custom; shift ;;
         -h | --help) sed -n '2,/^set /{/^set /d;s/^# \{0,1\}//;p;}' "${BASH_SOURCE[0]}"; return 0 ;;
         *) die 64 "unknown argument $1: try --help" ;;
     esac
-    [[ $mode != command || $# -gt 0 ]] || die 64 "-- wants a command after it"
+    [[ $mode != custom || $# -gt 0 ]] || die 64 "-- wants a command after it"
 
     case $here in *[:,]*) die 64 "the path $here holds ':' or ',', which separate directories of skills: move the checkout" ;; esac
     prepare_state
@@ -40,7 +40,7 @@ main() {
 
     local code=0
     case $mode in
-        command) "$@" || code=$?; return "$code" ;;
+        custom) "$@" || code=$?; return "$code" ;;
         once) run_sample || code=$?; return "$code" ;;
         stay) run_sample || code=$?; say "run ended with exit code $code"; stay_up ;;
     esac
@@ -60,6 +60,8 @@ prepare_state() {
         temporary=$state
     fi
     chmod 700 -- "$state"
+    # What is waited for is logged at info.
+    case ${SKILLYARD_LOG-} in off | error | warn) export SKILLYARD_LOG=info ;; esac
     trap clean_up EXIT
     trap 'exit 130' INT
     trap 'exit 143' TERM HUP
@@ -135,7 +137,7 @@ free_address() {
 
 # start NAME PROGRAM LOG-LINE…: starts a service and waits until it has logged every one of the lines. Sets `address`.
 start() {
-    local name=$1 program=$2 pipe=$state/$1.pipe log=$state/$1.log line found=0
+    local name=$1 program=$2 pipe=$state/$1.pipe log=$state/$1.log line found=0 code
     shift 2
     address=
     rm -f -- "$pipe"
@@ -148,9 +150,11 @@ start() {
     rm -f -- "$pipe"
     local deadline=$((SECONDS + patience))
     while ((found < $#)); do
-        if ! IFS= read -r -t $((deadline > SECONDS ? deadline - SECONDS : 1)) -u 9 line; then
-            failed_to_start "$name" "$log" "$@"
-        fi
+        code=0
+        IFS= read -r -t $((deadline > SECONDS ? deadline - SECONDS : 1)) -u 9 line || code=$?
+        # Above 128 the time is over; else it was the end of the log, and so of the service.
+        if ((code > 128)); then not_ready "$name" "$log" "$@"; fi
+        if ((code > 0)); then ended_early "$name" "$log"; fi
         printf '%s\n' "$line" >>"$log"
         [[ $line == *listening*address* ]] && address=$(address_in "$line")
         [[ $line == *"${*:found+1:1}"* ]] && found=$((found + 1))
@@ -163,20 +167,26 @@ start() {
 # The address in a log line, be it text (address=…) or JSON ("address":"…").
 address_in() { sed -n 's/.*address"\{0,1\}[=:]"\{0,1\}\([][0-9a-fA-F.:]*:[0-9][0-9]*\).*/\1/p' <<<"$1"; }
 
-failed_to_start() {
+ended_early() {
     local name=$1 log=$2 code=0
-    temporary=  # the log is worth keeping
-    if ! kill -0 "${pids[$name]}" 2>/dev/null; then
-        wait "${pids[$name]}" || code=$?
-        unset "pids[$name]"
-        tail -n 20 -- "$log" >&2
-        if grep -qi 'in use' -- "$log"; then
-            say "something else listens there: end it, or choose another address with SKILLYARD_${name^^}_LISTEN"
-        fi
-        die 70 "the $name ended with exit code $code before it was ready; what it logged stands above and in $log"
+    wait "${pids[$name]}" || code=$?
+    unset "pids[$name]"
+    show_log "$log"
+    if grep -qi 'in use' -- "$log"; then
+        say "something else listens there: end it, or choose another address with SKILLYARD_${name^^}_LISTEN"
     fi
-    tail -n 20 -- "$log" >&2
-    die 70 "the $name was not ready after $patience s (waited for: ${*:3}); what it logged stands above and in $log"
+    die 70 "the $name ended with exit code $code before it was ready; what it logged stands above and in $log"
+}
+
+not_ready() {
+    show_log "$2"
+    die 70 "the $1 was not ready after $patience s (waited for: ${*:3}); what it logged stands above and in $2"
+}
+
+show_log() {
+    # A log that is spoken of is kept.
+    temporary=
+    tail -n 20 -- "$1" >&2
 }
 
 run_sample() {
@@ -199,8 +209,7 @@ stay_up() {
     wait -n "${pids[@]}" || code=$?
     for name in "${!pids[@]}"; do
         kill -0 "${pids[$name]}" 2>/dev/null && continue
-        tail -n 20 -- "$state/$name.log" >&2
-        temporary=
+        show_log "$state/$name.log"
         die 70 "the $name ended by itself with exit code $code; what it logged last stands above and in $state/$name.log"
     done
 }
