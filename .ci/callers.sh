@@ -39,4 +39,6 @@ expect "Python runs a skill" '::progress .*"lines":630' python3 docs/python/run_
 expect "Python gets typed errors" 'unknown skill' python3 docs/python/run_skill.py nobody_has_this
 expect "certificates are read" '"state": "ok"' \
     python3 docs/python/run_skill.py certificate_check '{"paths": ["samples"]}'
-expect "Rust runs a skill" '"lines":630' cargo run --quiet --locked -p skillyard --example run_skill -- log_summary "$sample"
+expect "a terminal runs a skill" '"lines":630' executor-svc run log_summary --agent reader --args "$sample"
+# Built by the tests; asking cargo for this package alone would build its dependencies once more, with fewer features.
+expect "Rust runs a skill" '"lines":630' "${CARGO_TARGET_DIR:-target}/debug/examples/run_skill" log_summary "$sample"

@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
 # Every flag and variable in the README's tables is one that the program has, and the other way round.
+# `deploy/local/up.sh -- bash .ci/flags.sh` puts the programs on the PATH.
 set -euo pipefail
 cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.."
 
 for program in registry-svc executor-svc; do
-    help=$(cargo run --quiet --locked -p "$program" --bin "$program" -- --help)
+    help=$("$program" --help)
     # A row of the table is: | `--flag` | `VARIABLE` | default | …
     written=$(sed -n "/^### $program\$/,/^##* /s/^| \`\(--[a-z-]*\)\` | \`\([A-Z_]*\)\` .*/\1 \2/p" README.md | sort)
     # clap names the variable on the flag's line or on the next one that has [env: …].

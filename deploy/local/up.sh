@@ -4,7 +4,7 @@
 #   up.sh                  runs log_summary, then stays up until Ctrl-C
 #   up.sh --once           ends after the run, with its exit code
 #   up.sh -- COMMAND …     runs COMMAND instead, then ends with its exit code; it finds the services in
-#                          SKILLYARD_REGISTRY and SKILLYARD_EXECUTOR (http://HOST:PORT)
+#                          SKILLYARD_REGISTRY and SKILLYARD_EXECUTOR (http://HOST:PORT), and both programs on its PATH
 #
 # The result of the run is all that goes to stdout. Variables:
 #   SKILLYARD_PROFILE           release (default) or dev
@@ -40,7 +40,7 @@ main() {
 
     local code=0
     case $mode in
-        custom) "$@" || code=$?; return "$code" ;;
+        custom) PATH=$(dirname -- "$executor_svc"):$PATH "$@" || code=$?; return "$code" ;;
         once) run_sample || code=$?; return "$code" ;;
         stay) run_sample || code=$?; say "run ended with exit code $code"; stay_up ;;
     esac
