@@ -120,7 +120,7 @@ start_executor() {
     export SKILLYARD_EXECUTOR_STATE=${SKILLYARD_EXECUTOR_STATE:-$state/executor}
     mkdir -p -- "$SKILLYARD_EXECUTOR_STATE"
     # Ready is when the registry's skills are there to be run.
-    SKILLYARD_EXECUTOR_LISTEN=$listen start executor "$executor_svc" listening "catalog mirrored"
+    SKILLYARD_EXECUTOR_LISTEN=$listen start executor "$executor_svc" listening "all packages mirrored"
     export SKILLYARD_EXECUTOR=http://$address
     step "the executor listens on $address, and has the registry's skills"
 }
