@@ -135,9 +135,9 @@ fn note_complete(inner: &Inner, said: &mut Option<String>) {
         let live = inner.live();
         live.catalog.as_ref().filter(|_| live.connected).map(|catalog| catalog.version.clone())
     };
-    if version.is_some() && version != *said {
-        tracing::info!(version, "all packages mirrored");
-        *said = version;
+    if let Some(version) = version.filter(|version| said.as_ref() != Some(version)) {
+        tracing::info!(%version, "all packages mirrored");
+        *said = Some(version);
     }
 }
 

@@ -97,6 +97,7 @@ function progress(done) {
     printf "::progress {\"progress\": %.0f, \"total\": %.0f, \"message\": \"%d lines\"}\n", done, total, lines > "/dev/stderr"
     fflush("/dev/stderr")
     next_report = done + total / 20
+    reported = done
 }
 
 function note_time(line,    head, found) {
@@ -165,7 +166,7 @@ function fold(text) {
 
 function report(    i, key, best, part, separator) {
     if (bytes > total || total == 0) bytes = total
-    progress(total)
+    if (reported < total || total == 0) progress(total)
     printf "{\"source\":%s,\"lines\":%d,\"bytes\":%.0f,\"levels\":{", quote(source), lines, total
     for (i = 7; i >= 1; i--) printf "%s\"%s\":%d", (i < 7 ? "," : ""), order[i], count_of[order[i]]
     printf "},\"first_time\":%s,\"last_time\":%s,\"top\":[", or_null(first_time), or_null(last_time)
