@@ -60,8 +60,12 @@ pub(super) async fn fetch(inner: &Arc<Inner>, registry: &Registry) -> Infallible
     let mut tasks: JoinSet<Result<(), FetchError>> = JoinSet::new();
     let mut active: HashMap<Id, (Digest, AbortHandle)> = HashMap::new();
     let mut retries: BTreeMap<Digest, Retry> = BTreeMap::new();
+    let mut complete = None;
     loop {
         let wanted = wanted(inner);
+        if wanted.is_empty() {
+            note_complete(inner, &mut complete);
+        }
         let among: HashSet<&Digest> = wanted.iter().collect();
         retries.retain(|digest, _| among.contains(digest));
         active.values().filter(|(digest, _)| !among.contains(digest)).for_each(|(_, task)| task.abort());
@@ -122,6 +126,19 @@ fn wanted(inner: &Inner) -> Vec<Digest> {
     let mut seen = HashSet::new();
     let digests = catalog.subprocesses().map(|skill| skill.digest);
     digests.filter(|digest| seen.insert(*digest) && !inner.store.has(digest)).collect()
+}
+
+/// Logs once of every catalog that nothing of it is missing: whoever started the executor may wait for this line. Nothing
+/// is said of one that was taken up from disk until the registry has confirmed it.
+fn note_complete(inner: &Inner, said: &mut Option<String>) {
+    let version = {
+        let live = inner.live();
+        live.catalog.as_ref().filter(|_| live.connected).map(|catalog| catalog.version.clone())
+    };
+    if let Some(version) = version.filter(|version| said.as_ref() != Some(version)) {
+        tracing::info!(%version, "all packages mirrored");
+        *said = Some(version);
+    }
 }
 
 /// Logs a cause once, however often it comes.

@@ -1,0 +1,44 @@
+#!/usr/bin/env bash
+# Calls a running pair as the README shows it: with grpcurl, from Python and from Rust, and looks at what comes back.
+# `deploy/local/up.sh -- bash .ci/callers.sh` gives it the pair.
+set -euo pipefail
+cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.."
+
+registry=${SKILLYARD_REGISTRY#http://}
+executor=${SKILLYARD_EXECUTOR#http://}
+sample='{"path": "sample.log"}'
+
+# expect WHAT PATTERN COMMAND…: the output (stdout and stderr) has to match the extended regular expression.
+expect() {
+    local output
+    output=$("${@:3}" 2>&1) || true
+    if ! grep -Eqz -- "$2" <<<"$output"; then
+        printf 'callers: %s: expected /%s/, got:\n%s\n' "$1" "$2" "$output" >&2
+        exit 1
+    fi
+    printf 'ok: %s\n' "$1"
+}
+
+expect "grpcurl lists services" 'skillyard.registry.v1.CatalogService' grpcurl -plaintext "$registry" list
+expect "grpcurl lists skills" '"name": "disk_cleaner".*"name": "log_summary"' \
+    grpcurl -plaintext "$registry" skillyard.registry.v1.CatalogService/ListSkills
+expect "an agent sees its list" '"totalSize": 3' \
+    grpcurl -plaintext -d '{"agent": "reader"}' "$registry" skillyard.registry.v1.CatalogService/ListSkills
+expect "nothing is wrong with the examples" '"roots": \[[^]]*\][[:space:]]*\}' \
+    grpcurl -plaintext -d '{"problems_only": true}' "$registry" skillyard.registry.v1.CatalogService/GetLoadReport
+expect "grpcurl runs a skill" '"progress":.*"outcome": "OUTCOME_SUCCEEDED"' \
+    grpcurl -plaintext -d "{\"skill\": \"log_summary\", \"args\": $sample}" "$executor" skillyard.executor.v1.ExecutorService/RunSkill
+expect "a mutating skill is refused" 'CLASS_NOT_PERMITTED' \
+    grpcurl -plaintext -d '{"skill": "disk_cleaner", "args": {"directory": "/srv/x", "older_than_days": 9}}' \
+    "$executor" skillyard.executor.v1.ExecutorService/RunSkill
+expect "arguments are checked" 'INVALID_ARGUMENTS' \
+    grpcurl -plaintext -d '{"skill": "log_summary", "args": {"top": 0}}' "$executor" skillyard.executor.v1.ExecutorService/RunSkill
+expect "a playbook is not run" 'NOT_RUNNABLE' \
+    grpcurl -plaintext -d '{"skill": "disk-full"}' "$executor" skillyard.executor.v1.ExecutorService/RunSkill
+expect "Python runs a skill" '::progress .*"lines":630' python3 docs/python/run_skill.py log_summary "$sample" reader
+expect "Python gets typed errors" 'unknown skill' python3 docs/python/run_skill.py nobody_has_this
+expect "certificates are read" '"state": "ok"' \
+    python3 docs/python/run_skill.py certificate_check '{"paths": ["samples"]}'
+expect "a terminal runs a skill" '"lines":630' executor-svc run log_summary --agent reader --args "$sample"
+# Built by the tests; asking cargo for this package alone would build its dependencies once more, with fewer features.
+expect "Rust runs a skill" '"lines":630' "${CARGO_TARGET_DIR:-target}/debug/examples/run_skill" log_summary "$sample"
