@@ -228,3 +228,15 @@ pub fn place(path: &Path, content: &[u8], mode: u32) {
     fs::set_permissions(&beside, fs::Permissions::from_mode(mode)).unwrap();
     fs::rename(&beside, path).unwrap();
 }
+
+/// Overwrites a file that is read-only, as somebody with the rights would.
+///
+/// # Panics
+/// When it cannot be written.
+pub fn place_over(path: &Path, content: &[u8]) {
+    let directory = path.parent().unwrap();
+    for (path, mode) in [(directory, 0o755), (path, 0o755)] {
+        fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+    }
+    fs::write(path, content).unwrap();
+}

@@ -188,7 +188,7 @@ impl World {
     pub async fn refusal(&mut self, call: impl Into<Call>) -> Refused {
         let status = match self.try_open(call).await {
             Err(status) => status,
-            Ok(live) => live.end().await.err().expect("the call is refused"),
+            Ok(live) => live.end().await.expect_err("the call is refused"),
         };
         Refused::of(&status)
     }
