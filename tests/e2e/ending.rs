@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use rustix::process::Signal;
 use skillyard::pb::executor::v1::Outcome;
 use skillyard_tests::run::{cancelled, succeeded, timed_out};
-use skillyard_tests::{Ended, RunSeen, Skill, World, binaries, call, eventually, process, world};
+use skillyard_tests::{Ended, Refused, RunSeen, Skill, World, binaries, call, eventually, process, world};
 use tonic::Code;
 use tonic_health::pb::HealthCheckRequest;
 use tonic_health::pb::health_check_response::ServingStatus;
@@ -200,10 +200,9 @@ async fn a_drain_lets_runs_end_and_takes_no_more() {
     queued.accepted().await;
     world.executor_server().signal(Signal::TERM);
     assert_eq!(watch.message().await.unwrap().unwrap().status(), ServingStatus::NotServing);
-    // The queued one ends at once, the running one goes on.
-    let queued = queued.rest().await;
-    assert_eq!(queued, cancelled("DRAINING"));
-    assert_eq!(queued.pid, None);
+    // The queued one ends at once, never started, and the running one goes on.
+    let queued = Refused::of(&queued.end().await.unwrap_err());
+    assert_eq!(queued.short(), (Code::Unavailable, "DRAINING"));
     let refused = world.refusal("tiny").await;
     assert_eq!(refused.short(), (Code::Unavailable, "DRAINING"));
     assert!(world.status().await.draining);
@@ -274,7 +273,7 @@ async fn nothing_outlives_an_executor_that_is_killed() {
     .await;
     for run in runs {
         let status = run.end().await.unwrap_err();
-        assert_ne!(skillyard_tests::Refused::of(&status).domain, "skillyard", "nobody could say how it ended");
+        assert_ne!(Refused::of(&status).domain, "skillyard", "nobody could say how it ended");
     }
     // The next one over the same state starts clean.
     world.start_executor().await;

@@ -118,3 +118,16 @@ async fn a_refused_call_uses_no_id_up() {
     assert_eq!(world.refusal(call("echo").args("[]").run_id("mine")).await.short().1, "INVALID_ARGUMENTS");
     assert_eq!(world.run(call("echo").run_id("mine")).await, succeeded("{}"));
 }
+
+#[tokio::test]
+async fn an_id_whose_events_are_gone_is_not_run_again() {
+    let builder = World::builder().flag("--keep-finished", "0s");
+    let skill = counted(&builder);
+    let mut world = builder.skill(skill).start().await;
+    let the_call = || call("counted").run_id("old");
+    assert_eq!(world.run(the_call()).await, succeeded("{}").stderr("end\n"));
+    assert_eq!(world.refusal(the_call()).await.short(), (Code::FailedPrecondition, "RESULT_EXPIRED"));
+    let other = world.refusal(the_call().label("k", "v")).await;
+    assert_eq!(other.short(), (Code::AlreadyExists, "RUN_ID_REUSED"));
+    assert_eq!(effects(&world), 1);
+}

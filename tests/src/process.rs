@@ -273,3 +273,25 @@ pub fn memory(pid: i32, field: &str) -> u64 {
     let line = status.lines().find_map(|line| line.strip_prefix(field)?.strip_prefix(':')).unwrap();
     line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() << 10
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_tree_is_found_and_read() {
+        let script = "sleep 3600 & echo; wait";
+        let mut child = command(Path::new("/bin/sh")).args(["-c", script]).stdout(Stdio::piped()).spawn().unwrap();
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        let pid = i32::try_from(child.id()).unwrap();
+        let found = descendants(pid);
+        assert_eq!(found.iter().map(|p| (&*p.command, p.parent)).collect::<Vec<_>>(), [("sleep 3600", pid)]);
+        assert!(found[0].lives() && open_files(pid) >= 2 && memory(pid, "VmRSS") > 1 << 12);
+        child.kill().unwrap();
+        assert!(std::iter::from_fn(|| read(pid)).find(|process| !process.lives()).is_some());
+        child.wait().unwrap();
+        assert_eq!(read(pid), None);
+        found[0].kill();
+    }
+}
