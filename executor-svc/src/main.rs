@@ -1,2 +1,38 @@
-//! The shell.
-fn main() {}
+//! `executor-svc` serves; `executor-svc run` calls one that serves; `executor-svc slot` is one of its slot processes.
+
+use std::process::ExitCode;
+
+use clap::Parser as _;
+use executor_svc::config::{Cli, Command, Flags};
+use executor_svc::{client, slot};
+use skillyard::service::shell;
+
+fn main() -> ExitCode {
+    // A slot is small and there are many: it parses nothing and starts no runtime.
+    if std::env::args_os().nth(1).is_some_and(|word| word == "slot") {
+        return slot::supervisor::main();
+    }
+    let cli = Cli::parse();
+    // One thread: a run costs system calls, and handing them between threads would cost as much again.
+    let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
+        Ok(runtime) => runtime,
+        Err(error) => return shell::failure(&error),
+    };
+    let code = match cli.command {
+        Some(Command::Run(args)) => runtime.block_on(client::run(args)),
+        None => runtime.block_on(serve(cli.flags)),
+    };
+    // What is still on a blocking thread is not waited for.
+    runtime.shutdown_background();
+    code
+}
+
+async fn serve(flags: Flags) -> ExitCode {
+    match flags.check() {
+        Ok(config) => {
+            let logs = (config.log_format, config.log.clone());
+            shell::serve(logs, config.listen, |listener, stop| executor_svc::run(config, listener, stop)).await
+        }
+        Err(faults) => shell::bad_configuration(&faults.0),
+    }
+}

@@ -2,4 +2,5 @@
 
 pub mod error;
 pub mod serve;
+pub mod shell;
 pub mod telemetry;

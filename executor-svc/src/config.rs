@@ -1,0 +1,285 @@
+//! Configuration: flags and variables, checked once, all faults at once. Nobody else reads the environment.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args, Parser, Subcommand};
+use skillyard::service::serve::is_loopback;
+use skillyard::service::telemetry::{self, LogFormat};
+use tonic::transport::Uri;
+
+/// Most slots.
+const MAX_SLOTS: usize = 4096;
+/// Most places in the queue.
+const MAX_QUEUE: usize = 1_000_000;
+
+use crate::client::RunArgs;
+
+/// Runs skills for agents: a worker that mirrors a registry
+#[derive(Debug, Parser)]
+#[command(name = "executor-svc", version, args_conflicts_with_subcommands = true)]
+pub struct Cli {
+    /// Of serving, which is what it does without a subcommand.
+    #[command(flatten)]
+    pub flags: Flags,
+    /// What else it does.
+    #[command(subcommand)]
+    pub command: Option<Command>,
+}
+
+/// What the binary does but serve.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Runs one skill on an executor: its result on stdout, its log lines and progress on stderr
+    Run(RunArgs),
+}
+
+/// The flags as they were written.
+#[derive(Args, Clone, Debug)]
+pub struct Flags {
+    /// Address to serve on; loopback only, because callers are not known yet
+    #[arg(long, env = "SKILLYARD_EXECUTOR_LISTEN", default_value = "127.0.0.1:50052", value_name = "HOST:PORT")]
+    pub listen: String,
+    /// Where clients reach this executor, for Accepted.endpoint [default: the listen address]
+    #[arg(long, env = "SKILLYARD_EXECUTOR_ADVERTISE", value_name = "HOST:PORT")]
+    pub advertise: Option<String>,
+    /// The registry to mirror
+    #[arg(long, env = "SKILLYARD_REGISTRY", default_value = "http://127.0.0.1:50051", value_name = "URL")]
+    pub registry: String,
+    /// Name of this executor [default: the host's name]
+    #[arg(long, env = "SKILLYARD_EXECUTOR_NAME")]
+    pub name: Option<String>,
+    /// Packages and the last catalog; locked [default: /var/lib/skillyard if writable, else /var/tmp/skillyard-UID]
+    #[arg(long, env = "SKILLYARD_EXECUTOR_STATE", value_name = "DIR")]
+    pub state_dir: Option<PathBuf>,
+    /// Runs at once [default: 4 a core]
+    #[arg(long, env = "SKILLYARD_SLOTS", value_name = "N")]
+    pub slots: Option<String>,
+    /// Runs that may wait for a slot [default: 16 a slot]
+    #[arg(long, env = "SKILLYARD_QUEUE", value_name = "N")]
+    pub queue: Option<String>,
+    /// Longest limit of one run, whatever its manifest says
+    #[arg(long, env = "SKILLYARD_MAX_TIMEOUT", default_value = "1h", value_name = "DURATION")]
+    pub max_timeout: String,
+    /// How long running skills may go on after SIGTERM
+    #[arg(long, env = "SKILLYARD_DRAIN_TIMEOUT", default_value = "30s", value_name = "DURATION")]
+    pub drain_timeout: String,
+    /// How long an ended run is known, so that the same call again gets its result
+    #[arg(long, env = "SKILLYARD_KEEP_FINISHED", default_value = "5m", value_name = "DURATION")]
+    pub keep_finished: String,
+    /// How old the mirrored catalog may become while the registry does not answer
+    #[arg(long, env = "SKILLYARD_MAX_CATALOG_AGE", default_value = "24h", value_name = "DURATION")]
+    pub max_catalog_age: String,
+    /// Agent of calls that name none [default: no agent, read-only]
+    #[arg(long, env = "SKILLYARD_DEFAULT_AGENT", value_name = "AGENT")]
+    pub default_agent: Option<String>,
+    /// What is logged: error, warn, info, debug, trace, or target=level between commas
+    #[arg(long, env = "SKILLYARD_LOG", default_value = "info", value_name = "FILTER")]
+    pub log: String,
+    /// How it is logged: text or json
+    #[arg(long, env = "SKILLYARD_LOG_FORMAT", default_value = "text", value_name = "FORMAT")]
+    pub log_format: String,
+    /// The program that slots run; this one
+    #[arg(long, hide = true, default_value = "/proc/self/exe")]
+    pub slot_program: PathBuf,
+}
+
+/// The configuration of an executor.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Address to serve on.
+    pub listen: SocketAddr,
+    /// Where clients reach this executor; `None` for the address that was bound.
+    pub advertise: Option<String>,
+    /// The registry to mirror.
+    pub registry: Uri,
+    /// Name of this executor.
+    pub name: String,
+    /// Packages and the last catalog.
+    pub state_dir: PathBuf,
+    /// Runs at once.
+    pub slots: usize,
+    /// Runs that may wait.
+    pub queue: usize,
+    /// Longest limit of one run.
+    pub max_timeout: Duration,
+    /// How long running skills may go on after SIGTERM.
+    pub drain_timeout: Duration,
+    /// How long an ended run is known.
+    pub keep_finished: Duration,
+    /// How old the catalog may become.
+    pub max_catalog_age: Duration,
+    /// Agent of calls that name none; empty for no agent.
+    pub default_agent: String,
+    /// What is logged.
+    pub log: String,
+    /// How it is logged.
+    pub log_format: LogFormat,
+    /// The program that slots run.
+    pub slot_program: PathBuf,
+    /// What manifests can allow skills to have.
+    pub environment: BTreeMap<String, String>,
+}
+
+/// One thing that is wrong with the configuration.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Fault {
+    flag: &'static str,
+    variable: &'static str,
+    what: String,
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} ({}): {}", self.flag, self.variable, self.what)
+    }
+}
+
+/// Everything that is wrong with the configuration.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))]
+pub struct Faults(pub Vec<Fault>);
+
+impl Flags {
+    /// Checks them all.
+    ///
+    /// # Errors
+    /// Every fault, with what to write instead.
+    pub fn check(self) -> Result<Config, Faults> {
+        let mut faults = Vec::new();
+        let mut fault = |flag, variable, what| faults.push(Fault { flag, variable, what });
+
+        let listen = self.listen.parse::<SocketAddr>();
+        match &listen {
+            Ok(address) if is_loopback(address) => {}
+            Ok(address) => fault("--listen", "SKILLYARD_EXECUTOR_LISTEN", format!(
+                "{address} is reached from other hosts, and callers cannot be told apart yet: write a loopback address, such as 127.0.0.1:50052"
+            )),
+            Err(_) => fault("--listen", "SKILLYARD_EXECUTOR_LISTEN", format!(
+                "{:?} is not an address: write IP:PORT, such as 127.0.0.1:50052", self.listen
+            )),
+        }
+        let registry = self.registry.parse::<Uri>().ok().filter(|uri| {
+            uri.scheme_str() == Some("http") && uri.authority().is_some()
+        });
+        if registry.is_none() {
+            fault("--registry", "SKILLYARD_REGISTRY", format!(
+                "{:?} is not the URL of a registry: write http://HOST:PORT, such as http://127.0.0.1:50051", self.registry
+            ));
+        }
+        let mut duration = |text: &str, flag, variable, least| match humantime::parse_duration(text) {
+            Ok(duration) if duration >= least => duration,
+            Ok(_) => {
+                fault(flag, variable, format!("{text:?} is too short: write at least {least:?}"));
+                least
+            }
+            Err(error) => {
+                fault(flag, variable, format!("{text:?} is not a duration ({error}): write a number and a unit, such as 30s, 5m or 1h"));
+                least
+            }
+        };
+        let second = Duration::from_secs(1);
+        let max_timeout = duration(&self.max_timeout, "--max-timeout", "SKILLYARD_MAX_TIMEOUT", second);
+        let drain_timeout = duration(&self.drain_timeout, "--drain-timeout", "SKILLYARD_DRAIN_TIMEOUT", Duration::ZERO);
+        let keep_finished = duration(&self.keep_finished, "--keep-finished", "SKILLYARD_KEEP_FINISHED", Duration::ZERO);
+        let max_catalog_age = duration(&self.max_catalog_age, "--max-catalog-age", "SKILLYARD_MAX_CATALOG_AGE", second);
+        let mut number = |text: Option<&String>, flag, variable, range: std::ops::RangeInclusive<usize>, otherwise| {
+            match text.map(|text| (text, text.parse::<usize>())) {
+                None => otherwise,
+                Some((_, Ok(n))) if range.contains(&n) => n,
+                Some((text, _)) => {
+                    fault(flag, variable, format!("{text:?} is not a number from {} to {}", range.start(), range.end()));
+                    otherwise
+                }
+            }
+        };
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let slots = number(self.slots.as_ref(), "--slots", "SKILLYARD_SLOTS", 1..=MAX_SLOTS, 4 * cores);
+        let queue = number(self.queue.as_ref(), "--queue", "SKILLYARD_QUEUE", 0..=MAX_QUEUE, 16 * slots);
+        let log_format = match self.log_format.as_str() {
+            "text" => LogFormat::Text,
+            "json" => LogFormat::Json,
+            other => {
+                fault("--log-format", "SKILLYARD_LOG_FORMAT", format!("{other:?} is not a format: write text or json"));
+                LogFormat::Text
+            }
+        };
+        if let Err(error) = telemetry::filter(&self.log) {
+            fault("--log", "SKILLYARD_LOG", error.to_string());
+        }
+        let state_dir = self.state_dir.unwrap_or_else(default_state_dir);
+        if !state_dir.is_absolute() {
+            fault("--state-dir", "SKILLYARD_EXECUTOR_STATE", format!("{} is relative: write an absolute path", state_dir.display()));
+        }
+        match (listen, registry) {
+            (Ok(listen), Some(registry)) if faults.is_empty() => Ok(Config {
+                listen,
+                advertise: self.advertise.filter(|text| !text.is_empty()),
+                registry,
+                name: self.name.filter(|text| !text.is_empty()).unwrap_or_else(host_name),
+                state_dir,
+                slots,
+                queue,
+                max_timeout,
+                drain_timeout,
+                keep_finished,
+                max_catalog_age,
+                default_agent: self.default_agent.unwrap_or_default(),
+                log: self.log,
+                log_format,
+                slot_program: self.slot_program,
+                environment: std::env::vars_os()
+                    .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
+                    .collect(),
+            }),
+            _ => Err(Faults(faults)),
+        }
+    }
+}
+
+fn host_name() -> String {
+    rustix::system::uname().nodename().to_string_lossy().into_owned()
+}
+
+fn default_state_dir() -> PathBuf {
+    let system = PathBuf::from("/var/lib/skillyard");
+    let parent_or_self = if system.exists() { system.as_path() } else { std::path::Path::new("/var/lib") };
+    if rustix::fs::access(parent_or_self, rustix::fs::Access::WRITE_OK).is_ok() {
+        return system;
+    }
+    PathBuf::from(format!("/var/tmp/skillyard-{}", rustix::process::geteuid().as_raw()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(flags: &[&str]) -> Result<Config, Faults> {
+        Cli::parse_from(std::iter::once(&"executor-svc").chain(flags)).flags.check()
+    }
+
+    #[test]
+    fn defaults() {
+        let config = check(&["--slots", "3"]).unwrap();
+        assert_eq!((config.slots, config.queue, config.drain_timeout), (3, 48, Duration::from_secs(30)));
+        assert!(!config.name.is_empty());
+    }
+
+    #[test]
+    fn every_fault_at_once() {
+        let Faults(faults) = check(&[
+            "--listen", "0.0.0.0:1", "--registry", "ftp://x", "--slots", "0", "--queue=-1", "--max-timeout", "1",
+            "--drain-timeout", "x", "--log-format", "xml", "--log", "a=b=c", "--state-dir", "here",
+        ])
+        .unwrap_err();
+        let flags: Vec<_> = faults.iter().map(|fault| fault.flag).collect();
+        assert_eq!(flags, [
+            "--listen", "--registry", "--max-timeout", "--drain-timeout", "--slots", "--queue", "--log-format", "--log",
+            "--state-dir",
+        ]);
+        assert!(faults.iter().all(|fault| fault.variable.starts_with("SKILLYARD_")));
+    }
+}

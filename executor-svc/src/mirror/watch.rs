@@ -1,0 +1,105 @@
+//! Follows the registry's catalog, and keeps account of how old it is.
+
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::backoff::Backoff;
+use super::{Confirmed, Inner, blocking};
+use crate::registry::{Registry, RegistryError, Update};
+
+/// Longest pause before the registry is asked again.
+const MAX_PAUSE: Duration = Duration::from_secs(5);
+/// How often the age is written down, and looked at.
+const KEEP_INTERVAL: Duration = Duration::from_secs(60);
+/// How exactly its end is met.
+const MIN_STEP: Duration = Duration::from_millis(5);
+
+/// Watches, and watches again, for ever.
+pub(super) async fn watch(inner: &Arc<Inner>, registry: &Registry) -> Infallible {
+    let mut backoff = Backoff::default();
+    // The first state is asked for whole: skills of it may have been left out of what was kept.
+    let mut known = String::new();
+    let mut logged = false;
+    loop {
+        let ended = follow(inner, registry, &mut known, &mut backoff).await;
+        let was_connected = std::mem::replace(&mut inner.live().connected, false);
+        let pause = backoff.next(MAX_PAUSE);
+        let error = ended.err();
+        let cause = error.as_ref().map_or_else(|| "it ended the stream".to_owned(), ToString::to_string);
+        if error.is_some_and(|error| error.is_malformed()) {
+            known.clear();
+        }
+        if was_connected || !logged {
+            logged = true;
+            tracing::warn!(%cause, "the registry is not followed: runs go on from what is here, and it is tried again");
+        } else {
+            tracing::debug!(%cause, ?pause, "the registry is tried again");
+        }
+        tokio::time::sleep(pause).await;
+    }
+}
+
+async fn follow(
+    inner: &Arc<Inner>,
+    registry: &Registry,
+    known: &mut String,
+    backoff: &mut Backoff,
+) -> Result<(), RegistryError> {
+    let mut watch = registry.watch(known).await?;
+    while let Some(update) = watch.next().await? {
+        match update {
+            Update::Confirmed(version) if *known == version => {
+                inner.live().confirmed = Some(Confirmed::ago(Duration::ZERO))
+            }
+            Update::Confirmed(_) => return Err(RegistryError::Mixed),
+            Update::State(state) => {
+                let version = state.version.clone();
+                let inner = Arc::clone(inner);
+                if blocking(move || inner.apply(state)).await.is_some() {
+                    *known = version;
+                } else {
+                    return Err(RegistryError::NoState);
+                }
+            }
+        }
+        backoff.reset();
+        let before = std::mem::replace(&mut inner.live().connected, true);
+        if !before {
+            tracing::info!(version = %known, "the registry is followed");
+            // What could not be fetched is tried at once.
+            inner.changed.notify_one();
+        }
+        inner.update_ready();
+    }
+    Ok(())
+}
+
+/// Writes down the catalog's age now and then, and sees it become too old.
+pub(super) async fn keep(inner: &Arc<Inner>) -> Infallible {
+    let mut saved = Instant::now();
+    loop {
+        let age = inner.live().confirmed.map(Confirmed::age);
+        // Until it is too old; one that is confirmed in the meantime is not too old before this has passed either.
+        let left = age.and_then(|age| inner.max_age.checked_sub(age)).unwrap_or(inner.max_age);
+        tokio::time::sleep(left.clamp(MIN_STEP, KEEP_INTERVAL)).await;
+        inner.update_ready();
+        if saved.elapsed() >= KEEP_INTERVAL {
+            saved = Instant::now();
+            save_age(inner).await;
+        }
+    }
+}
+
+pub(super) async fn save_age(inner: &Arc<Inner>) {
+    let Some(confirmed) = inner.live().confirmed else { return };
+    // Of a catalog with an unknown age nothing is known still.
+    if confirmed.age() == Duration::MAX {
+        return;
+    }
+    let inner = Arc::clone(inner);
+    let saved = blocking(move || inner.cache.save_age(confirmed.age())).await;
+    if let Some(Err(error)) = saved {
+        tracing::debug!(%error, "the catalog's age cannot be kept");
+    }
+}

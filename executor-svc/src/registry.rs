@@ -1,0 +1,336 @@
+//! The client of the registry: what it says about catalogs and packages, as values. Wire types of the registry stop
+//! here. It keeps nothing and decides nothing; whoever calls decides when to call again.
+
+use std::collections::{BTreeMap, HashSet};
+use std::error::Error as _;
+use std::time::Duration;
+
+use prost::Message as _;
+use skillyard::pb::registry::v1 as pb;
+use skillyard::pb::registry::v1::package_service_client::PackageServiceClient;
+use skillyard::service::error::Reason;
+use skillyard::{Agent, Digest, PackageFile, Skill, wire};
+use tonic::transport::{Channel, Endpoint, Uri};
+use tonic::{Code, Status, Streaming};
+use tonic_types::StatusExt as _;
+
+/// To open a connection.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+/// A peer that answers no ping is gone after both.
+const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
+const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(10);
+/// A watch says something every 15 s: three times that without a word, and nobody is there.
+const SILENCE: Duration = Duration::from_secs(45);
+/// Receive windows: a package is fetched at the speed of the line, and little is buffered.
+const STREAM_WINDOW: u32 = 1 << 20;
+const CONNECTION_WINDOW: u32 = 4 << 20;
+/// One message. A registry cuts a state at a few MiB, but never within a skill.
+const MAX_MESSAGE_BYTES: usize = 16 << 20;
+/// One piece of a package: 256 KiB by the contract.
+const MAX_PIECE_BYTES: usize = 1 << 20;
+/// A whole state, all its messages together.
+const MAX_STATE_BYTES: usize = 256 << 20;
+
+/// A registry, connected to when it is first asked and again whenever the connection was lost.
+#[derive(Clone, Debug)]
+pub struct Registry {
+    client: PackageServiceClient<Channel>,
+    silence: Duration,
+}
+
+impl Registry {
+    /// The registry at an `http://host:port`. Must be called within a runtime; does not connect yet.
+    #[must_use]
+    pub fn new(endpoint: Uri) -> Self {
+        let channel = Endpoint::from(endpoint)
+            .connect_timeout(CONNECT_TIMEOUT)
+            .http2_keep_alive_interval(KEEPALIVE_INTERVAL)
+            .keep_alive_timeout(KEEPALIVE_TIMEOUT)
+            .keep_alive_while_idle(true)
+            .initial_stream_window_size(STREAM_WINDOW)
+            .initial_connection_window_size(CONNECTION_WINDOW)
+            .tcp_nodelay(true)
+            .connect_lazy();
+        let client = PackageServiceClient::new(channel).max_decoding_message_size(MAX_MESSAGE_BYTES);
+        Self { client, silence: SILENCE }
+    }
+
+    /// Takes a stream for dead after this time without a message, instead of 45 s.
+    #[must_use]
+    pub fn with_silence(mut self, silence: Duration) -> Self {
+        self.silence = silence;
+        self
+    }
+
+    /// Asks for the catalog and its changes. Where `known_version` is the current one, the first update is
+    /// [`Update::Confirmed`].
+    ///
+    /// # Errors
+    /// [`RegistryError`]: the registry cannot be reached, refuses, or is silent.
+    pub async fn watch(&self, known_version: &str) -> Result<Watch, RegistryError> {
+        let request = pb::WatchCatalogRequest { catalog_version: known_version.to_owned() };
+        let mut client = self.client.clone();
+        let stream = within(self.silence, client.watch_catalog(request)).await?.into_inner();
+        Ok(Watch { stream, silence: self.silence, parts: None, bytes: 0 })
+    }
+
+    /// Asks for a package.
+    ///
+    /// # Errors
+    /// [`RegistryError`]: the registry cannot be reached, refuses, or is silent.
+    pub async fn fetch(&self, digest: &Digest) -> Result<Fetch, RegistryError> {
+        let request = pb::FetchPackageRequest { digest: digest.to_string() };
+        let mut client = self.client.clone().max_decoding_message_size(MAX_PIECE_BYTES);
+        let stream = within(self.silence, client.fetch_package(request)).await?.into_inner();
+        Ok(Fetch { stream, silence: self.silence })
+    }
+}
+
+/// What the registry says of its catalog.
+#[derive(Debug)]
+pub enum Update {
+    /// This version is still the one.
+    Confirmed(String),
+    /// A whole state; what is not in it is gone.
+    State(State),
+}
+
+/// A catalog's whole state.
+#[derive(Debug)]
+pub struct State {
+    /// Its version.
+    pub version: String,
+    /// The skills, as far as they could be read.
+    pub skills: Vec<Skill>,
+    /// All agents.
+    pub agents: Vec<Agent>,
+    /// Skills that were left out, by name, with the cause.
+    pub refused: BTreeMap<String, String>,
+    encoded: Vec<u8>,
+}
+
+impl State {
+    /// The state as bytes, to be kept.
+    #[must_use]
+    pub fn as_bytes(&self) -> &[u8] {
+        &self.encoded
+    }
+
+    /// The state that was kept.
+    ///
+    /// # Errors
+    /// The bytes are no state.
+    pub fn from_bytes(bytes: &[u8]) -> Result<Self, RegistryError> {
+        let message = pb::WatchCatalogResponse::decode(bytes).map_err(|_| RegistryError::NoState)?;
+        Self::from_message(message)
+    }
+
+    /// A skill that cannot be read is left out and named; it never stops the others.
+    fn from_message(message: pb::WatchCatalogResponse) -> Result<Self, RegistryError> {
+        if message.catalog_version.is_empty() {
+            return Err(RegistryError::NoVersion);
+        }
+        let encoded = message.encode_to_vec();
+        let agents = message.agents.ok_or(RegistryError::NoAgents)?.agents;
+        let (mut skills, mut names, mut refused) = (Vec::new(), HashSet::new(), BTreeMap::new());
+        for skill in message.changed {
+            let name: String = skill.name.chars().take(skillyard::name::MAX_CHARS).collect();
+            match wire::skill_from_wire(skill) {
+                Ok(skill) if names.insert(skill.name.clone()) => skills.push(skill),
+                Ok(_) => {
+                    refused.insert(name, "the registry sent two skills of this name: the first is used".to_owned());
+                }
+                Err(error) => {
+                    refused.insert(name, format!("the registry sent a skill that cannot be read: {error}"));
+                }
+            }
+        }
+        let agents = agents.into_iter().map(wire::agent_from_wire).collect();
+        Ok(Self { version: message.catalog_version, skills, agents, refused, encoded })
+    }
+}
+
+/// A catalog being watched.
+#[derive(Debug)]
+pub struct Watch {
+    stream: Streaming<pb::WatchCatalogResponse>,
+    silence: Duration,
+    /// The messages of a state that is not complete yet.
+    parts: Option<pb::WatchCatalogResponse>,
+    bytes: usize,
+}
+
+impl Watch {
+    /// The next update; `None` when the registry ended the stream. Nothing is lost when the future is dropped.
+    ///
+    /// # Errors
+    /// [`RegistryError`]; the watch is over then.
+    pub async fn next(&mut self) -> Result<Option<Update>, RegistryError> {
+        loop {
+            let Some(message) = within(self.silence, self.stream.message()).await? else {
+                return if self.parts.is_some() { Err(RegistryError::CutOff) } else { Ok(None) };
+            };
+            if let Some(update) = self.take(message)? {
+                return Ok(Some(update));
+            }
+        }
+    }
+
+    fn take(&mut self, message: pb::WatchCatalogResponse) -> Result<Option<Update>, RegistryError> {
+        self.bytes += message.encoded_len();
+        if self.bytes > MAX_STATE_BYTES {
+            return Err(RegistryError::TooLarge(MAX_STATE_BYTES));
+        }
+        let more = message.more;
+        let state = match self.parts.take() {
+            None if !message.full => {
+                if more || !message.changed.is_empty() || message.agents.is_some() {
+                    return Err(RegistryError::Delta);
+                }
+                self.bytes = 0;
+                return Ok(Some(Update::Confirmed(message.catalog_version)));
+            }
+            None => message,
+            Some(parts) if parts.catalog_version != message.catalog_version => return Err(RegistryError::Mixed),
+            Some(mut parts) => {
+                parts.changed.extend(message.changed);
+                match (&mut parts.agents, message.agents) {
+                    (Some(agents), Some(further)) => agents.agents.extend(further.agents),
+                    (agents @ None, further) => *agents = further,
+                    (Some(_), None) => {}
+                }
+                parts
+            }
+        };
+        if more {
+            self.parts = Some(state);
+            return Ok(None);
+        }
+        self.bytes = 0;
+        State::from_message(pb::WatchCatalogResponse { more: false, ..state }).map(|state| Some(Update::State(state)))
+    }
+}
+
+/// A package being fetched.
+#[derive(Debug)]
+pub struct Fetch {
+    stream: Streaming<pb::FetchPackageResponse>,
+    silence: Duration,
+}
+
+/// A piece of a package.
+#[derive(Debug)]
+pub enum Piece {
+    /// Begins a file.
+    File(PackageFile),
+    /// Bytes of the file last begun.
+    Data(Vec<u8>),
+}
+
+impl Fetch {
+    /// The next piece; `None` at the end. Whether the package is complete is for the reader to find.
+    ///
+    /// # Errors
+    /// [`RegistryError`]; the fetch is over then.
+    pub async fn next(&mut self) -> Result<Option<Piece>, RegistryError> {
+        loop {
+            let Some(message) = within(self.silence, self.stream.message()).await? else { return Ok(None) };
+            match message.part {
+                Some(pb::fetch_package_response::Part::Data(bytes)) => return Ok(Some(Piece::Data(bytes))),
+                Some(pb::fetch_package_response::Part::File(header)) => {
+                    return file(&header).map(Piece::File).map(Some);
+                }
+                // A part that this version does not know.
+                None => {}
+            }
+        }
+    }
+}
+
+fn file(header: &pb::FileHeader) -> Result<PackageFile, RegistryError> {
+    let path = header.path.parse().map_err(RegistryError::Path)?;
+    let sha256 = header.sha256.parse().map_err(RegistryError::Digest)?;
+    Ok(PackageFile { path, size: header.size, executable: header.executable, sha256 })
+}
+
+async fn within<T>(limit: Duration, call: impl Future<Output = Result<T, Status>>) -> Result<T, RegistryError> {
+    match tokio::time::timeout(limit, call).await {
+        Ok(result) => result.map_err(RegistryError::from),
+        Err(_) => Err(RegistryError::Silent(limit)),
+    }
+}
+
+/// Why the registry could not be asked, or its answer not be used.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum RegistryError {
+    /// It refused, or could not be reached.
+    #[error("{message} ({})", if reason.is_empty() { format!("{code:?}") } else { reason.clone() })]
+    Call {
+        /// The gRPC code.
+        code: Code,
+        /// `ErrorInfo.reason`; empty where the error is not ours.
+        reason: String,
+        /// The message, with its causes.
+        message: String,
+    },
+    /// It said nothing for this long.
+    #[error("the registry said nothing for {0:?}")]
+    Silent(Duration),
+    /// The stream ended within a state.
+    #[error("the registry ended the stream within a state")]
+    CutOff,
+    /// A change came where a whole state was expected.
+    #[error("the registry sent a change of a state instead of the whole: is it newer than this executor?")]
+    Delta,
+    /// Messages of one state had two versions.
+    #[error("the registry sent two versions within one state")]
+    Mixed,
+    /// A state without a version.
+    #[error("the registry sent a state without a version")]
+    NoVersion,
+    /// A state without agents.
+    #[error("the registry sent a state without its agents")]
+    NoAgents,
+    /// Bytes that are no state.
+    #[error("the bytes are no catalog")]
+    NoState,
+    /// A state over the limit.
+    #[error("the registry sent a state of more than {0} bytes")]
+    TooLarge(usize),
+    /// A file's path is none.
+    #[error("the registry sent a package with a bad path: {0}")]
+    Path(skillyard::package::PathError),
+    /// A file's digest is none.
+    #[error("the registry sent a package with a bad digest: {0}")]
+    Digest(skillyard::digest::DigestError),
+}
+
+impl RegistryError {
+    /// Whether the files on the registry's disk are no longer those of the digest: the next state names another.
+    #[must_use]
+    pub fn is_package_changed(&self) -> bool {
+        matches!(self, Self::Call { reason, .. } if reason == Reason::PackageChanged.as_str())
+    }
+
+    /// Whether the registry sent what it must not, so that asking again at once is of no use.
+    #[must_use]
+    pub fn is_malformed(&self) -> bool {
+        !matches!(self, Self::Call { .. } | Self::Silent(_) | Self::CutOff)
+    }
+}
+
+impl From<Status> for RegistryError {
+    fn from(status: Status) -> Self {
+        let reason = status.get_details_error_info().filter(|info| info.domain == skillyard::service::error::DOMAIN);
+        let mut message = status.message().to_owned();
+        let mut source = status.source();
+        while let Some(cause) = source {
+            let text = cause.to_string();
+            if !message.contains(&text) {
+                message = if message.is_empty() { text } else { format!("{message}: {text}") };
+            }
+            source = cause.source();
+        }
+        Self::Call { code: status.code(), reason: reason.map(|info| info.reason).unwrap_or_default(), message }
+    }
+}

@@ -1,0 +1,448 @@
+//! The events of one run: a bounded log that the run writes and any number of readers follow.
+//!
+//! The result and what says where the run is are never dropped while the log is kept. Output is: at most
+//! [`MAX_OUTPUT_BYTES`] of it are held, and a reader that falls behind finds the lines it missed counted in its next
+//! piece. The writer waits for a reader that is slow but moves ([`EventLog::has_room`]), and never for one that stands.
+
+use std::collections::VecDeque;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
+use std::time::{Duration, Instant, SystemTime};
+
+use tokio::sync::Notify;
+
+use crate::run::lines::Piece;
+use crate::run::outcome::Finished;
+use crate::run::progress::Progress;
+use skillyard::service::error::Refusal;
+
+/// Most bytes of output that are held for readers.
+pub const MAX_OUTPUT_BYTES: usize = 1 << 20;
+/// Most bytes of a piece of the result.
+pub const MAX_CHUNK_BYTES: usize = 1 << 20;
+/// A reader that has not moved for this long is not waited for.
+pub const STALLED_AFTER: Duration = Duration::from_millis(200);
+/// What an event costs beside its text.
+const EVENT_COST: usize = 96;
+
+/// Something that happened in a run.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Event {
+    /// The run has an id and a place in the queue.
+    Accepted {
+        /// Runs ahead of it; 0 when it starts at once.
+        queue_position: u32,
+    },
+    /// The process exists.
+    Started {
+        /// Its pid.
+        pid: i32,
+    },
+    /// The skill wrote to stderr.
+    Log {
+        /// What.
+        piece: Piece,
+        /// Lines that this reader missed just before it.
+        dropped_lines: u64,
+    },
+    /// The skill said how far it is.
+    Progress(Progress),
+    /// A piece of the result.
+    Result(Chunk),
+    /// The end.
+    Finished(Arc<Finished>),
+    /// The end of a run that was accepted and then never started.
+    Refused(Refusal),
+}
+
+/// A piece of a result, sharing its memory.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Chunk {
+    result: Arc<str>,
+    start: usize,
+    end: usize,
+}
+
+impl Chunk {
+    /// Its text.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.result[self.start..self.end]
+    }
+
+    /// Cuts a result at characters.
+    pub fn cut(result: &Arc<str>) -> impl Iterator<Item = Self> {
+        let mut start = 0;
+        std::iter::from_fn(move || {
+            if start == result.len() {
+                return None;
+            }
+            let mut end = (start + MAX_CHUNK_BYTES).min(result.len());
+            while !result.is_char_boundary(end) {
+                end -= 1;
+            }
+            let chunk = Self { result: Arc::clone(result), start, end };
+            start = end;
+            Some(chunk)
+        })
+    }
+}
+
+/// An event with its place.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Stamped {
+    /// Counts from 1.
+    pub seq: u64,
+    /// When.
+    pub time: SystemTime,
+    /// What.
+    pub event: Event,
+}
+
+/// The log of one run.
+#[derive(Debug, Default)]
+pub struct EventLog {
+    inner: Mutex<Inner>,
+    /// Wakes the writer: the last reader left, one came, or one that it waits for moved.
+    writer: Notify,
+    /// The last event is there.
+    ended: Notify,
+}
+
+#[derive(Debug, Default)]
+struct Inner {
+    kept: VecDeque<Kept>,
+    last_seq: u64,
+    /// Lines of output so far, dropped ones included.
+    lines: u64,
+    output_bytes: usize,
+    bytes: usize,
+    ended: bool,
+    /// The writer waits for a reader to move.
+    writer_waits: bool,
+    readers: Vec<Place>,
+    next_reader: u64,
+}
+
+#[derive(Debug)]
+struct Kept {
+    stamped: Stamped,
+    cost: usize,
+    /// Lines of output before it.
+    lines_before: u64,
+}
+
+/// Where a reader is.
+#[derive(Debug)]
+struct Place {
+    reader: u64,
+    seq: u64,
+    lines: u64,
+    moved: Instant,
+    waker: Option<Waker>,
+}
+
+impl EventLog {
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Adds an event. Output over the bound pushes the oldest output out.
+    pub fn push(&self, event: Event) {
+        let wakers = {
+            let mut inner = self.lock();
+            if inner.ended {
+                return;
+            }
+            inner.add(event);
+            inner.wakers()
+        };
+        wakers.into_iter().for_each(Waker::wake);
+    }
+
+    /// Adds the result and the end in one step.
+    pub fn finish(&self, result: Option<&Arc<str>>, last: Event) {
+        let wakers = {
+            let mut inner = self.lock();
+            if inner.ended {
+                return;
+            }
+            for chunk in result.into_iter().flat_map(Chunk::cut) {
+                inner.add(Event::Result(chunk));
+            }
+            inner.add(last);
+            inner.ended = true;
+            inner.wakers()
+        };
+        wakers.into_iter().for_each(Waker::wake);
+        self.ended.notify_waiters();
+    }
+
+    /// Whether output of this size can be added without taking from a reader that moves; if not, until when to wait for
+    /// it at the longest.
+    ///
+    /// # Errors
+    /// The moment from which on the slow reader counts as standing still.
+    pub fn has_room(&self, size: usize) -> Result<(), Instant> {
+        let mut inner = self.lock();
+        if inner.output_bytes + size <= MAX_OUTPUT_BYTES {
+            return Ok(());
+        }
+        let Some(oldest) = inner.kept.iter().find(|kept| kept.is_output()) else { return Ok(()) };
+        let behind = inner.readers.iter().filter(|place| place.seq < oldest.stamped.seq);
+        let now = Instant::now();
+        match behind.map(|place| place.moved + STALLED_AFTER).filter(|until| *until > now).max() {
+            Some(until) => {
+                inner.writer_waits = true;
+                Err(until)
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// Resolves when the writer should look again: at [`Self::has_room`], at [`Self::is_followed`], or at what else
+    /// [`Self::touch`] was called for. Only one may wait.
+    pub async fn touched(&self) {
+        self.writer.notified().await;
+    }
+
+    /// Makes the writer look.
+    pub fn touch(&self) {
+        self.writer.notify_one();
+    }
+
+    /// Whether anybody reads it.
+    #[must_use]
+    pub fn is_followed(&self) -> bool {
+        !self.lock().readers.is_empty()
+    }
+
+    /// Resolves when the last event is there.
+    pub async fn ended(&self) {
+        loop {
+            let notified = self.ended.notified();
+            if self.lock().ended {
+                return;
+            }
+            notified.await;
+        }
+    }
+
+    /// What it holds, in bytes.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        self.lock().bytes
+    }
+
+    /// Forgets the events of a run that has ended, unless somebody reads them.
+    pub fn clear(&self) -> bool {
+        let mut inner = self.lock();
+        let clear = inner.ended && inner.readers.is_empty();
+        if clear {
+            inner.kept = VecDeque::new();
+            inner.bytes = 0;
+            inner.output_bytes = 0;
+        }
+        clear
+    }
+
+    /// Follows the run from its first event that is kept; `None` when its events are gone.
+    pub fn read(self: &Arc<Self>) -> Option<Reader> {
+        let mut inner = self.lock();
+        if inner.ended && inner.kept.is_empty() {
+            return None;
+        }
+        let reader = inner.next_reader;
+        inner.next_reader += 1;
+        inner.readers.push(Place { reader, seq: 0, lines: 0, moved: Instant::now(), waker: None });
+        drop(inner);
+        self.touch();
+        Some(Reader { log: Arc::clone(self), reader, done: false })
+    }
+}
+
+impl Inner {
+    fn add(&mut self, event: Event) {
+        self.last_seq += 1;
+        let lines_before = self.lines;
+        let text = match &event {
+            Event::Log { piece, .. } => {
+                self.lines += piece.lines;
+                piece.text.len()
+            }
+            Event::Progress(progress) => progress.message.len(),
+            Event::Result(chunk) => chunk.as_str().len(),
+            _ => 0,
+        };
+        let cost = text + EVENT_COST;
+        let kept = Kept {
+            stamped: Stamped { seq: self.last_seq, time: SystemTime::now(), event },
+            cost,
+            lines_before,
+        };
+        self.bytes += cost;
+        if kept.is_output() {
+            self.output_bytes += cost;
+            while self.output_bytes > MAX_OUTPUT_BYTES
+                && let Some(oldest) = self.kept.iter().position(Kept::is_output)
+                && let Some(dropped) = self.kept.remove(oldest)
+            {
+                self.output_bytes -= dropped.cost;
+                self.bytes -= dropped.cost;
+            }
+        }
+        self.kept.push_back(kept);
+    }
+
+    fn wakers(&mut self) -> Vec<Waker> {
+        self.readers.iter_mut().filter_map(|place| place.waker.take()).collect()
+    }
+
+    /// The first event after `seq`.
+    fn after(&self, seq: u64) -> Option<&Kept> {
+        self.kept.get(self.kept.partition_point(|kept| kept.stamped.seq <= seq))
+    }
+}
+
+impl Kept {
+    fn is_output(&self) -> bool {
+        matches!(self.stamped.event, Event::Log { .. } | Event::Progress(_))
+    }
+}
+
+/// One reader of a run's events. While it lives, the run is followed.
+#[derive(Debug)]
+pub struct Reader {
+    log: Arc<EventLog>,
+    reader: u64,
+    done: bool,
+}
+
+impl tokio_stream::Stream for Reader {
+    type Item = Stamped;
+
+    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Stamped>> {
+        if self.done {
+            return Poll::Ready(None);
+        }
+        let reader = self.reader;
+        let mut inner = self.log.lock();
+        let Some(i) = inner.readers.iter().position(|place| place.reader == reader) else {
+            return Poll::Ready(None);
+        };
+        let place = &inner.readers[i];
+        let Some(kept) = inner.after(place.seq) else {
+            inner.readers[i].waker = Some(context.waker().clone());
+            return Poll::Pending;
+        };
+        let mut stamped = kept.stamped.clone();
+        let (seq, mut lines) = (stamped.seq, place.lines);
+        if let Event::Log { piece, dropped_lines } = &mut stamped.event {
+            *dropped_lines = kept.lines_before - lines;
+            lines = kept.lines_before + piece.lines;
+        }
+        let last = matches!(stamped.event, Event::Finished(_) | Event::Refused(_));
+        let place = &mut inner.readers[i];
+        (place.seq, place.lines, place.moved) = (seq, lines, Instant::now());
+        if std::mem::take(&mut inner.writer_waits) {
+            self.log.touch();
+        }
+        drop(inner);
+        self.done = last;
+        Poll::Ready(Some(stamped))
+    }
+}
+
+impl Drop for Reader {
+    fn drop(&mut self) {
+        let mut inner = self.log.lock();
+        inner.readers.retain(|place| place.reader != self.reader);
+        if inner.readers.is_empty() || std::mem::take(&mut inner.writer_waits) {
+            self.log.touch();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tokio_stream::StreamExt as _;
+
+    fn line(text: &str) -> Event {
+        let piece = Piece { text: text.into(), lossy: false, partial: false, lines: 1 };
+        Event::Log { piece, dropped_lines: 0 }
+    }
+
+    fn log() -> Arc<EventLog> {
+        Arc::new(EventLog::default())
+    }
+
+    #[tokio::test]
+    async fn readers_see_everything_in_order() {
+        let log = log();
+        let mut live = log.read().unwrap();
+        log.push(Event::Accepted { queue_position: 0 });
+        let first = live.next().await.unwrap();
+        assert_eq!((first.seq, first.event), (1, Event::Accepted { queue_position: 0 }));
+        log.push(line("a\n"));
+        let result: Arc<str> = Arc::from("é".repeat(MAX_CHUNK_BYTES));
+        log.finish(Some(&result), Event::Finished(Arc::new(Finished::for_tests())));
+        for mut reader in [live, log.read().unwrap()] {
+            let mut text = String::new();
+            let mut chunks = 0;
+            while let Some(stamped) = reader.next().await {
+                if let Event::Result(chunk) = stamped.event {
+                    assert!(chunk.as_str().len() <= MAX_CHUNK_BYTES);
+                    text.push_str(chunk.as_str());
+                    chunks += 1;
+                }
+            }
+            assert_eq!((text.len(), chunks), (result.len(), 2));
+        }
+        assert!(log.clear());
+        assert!(log.read().is_none());
+    }
+
+    #[tokio::test]
+    async fn what_a_reader_missed_is_counted() {
+        let log = log();
+        let mut slow = log.read().unwrap();
+        log.push(Event::Accepted { queue_position: 0 });
+        log.push(line("first\n"));
+        slow.next().await.unwrap();
+        slow.next().await.unwrap();
+        let big = format!("{}\n", "x".repeat(100_000));
+        for _ in 0..50 {
+            log.push(line(&big));
+        }
+        log.finish(None, Event::Finished(Arc::new(Finished::for_tests())));
+        assert!(log.bytes() < MAX_OUTPUT_BYTES + 1000);
+        let (mut seen, mut dropped, mut last) = (0, 0, 2);
+        while let Some(stamped) = slow.next().await {
+            assert!(stamped.seq > last);
+            last = stamped.seq;
+            if let Event::Log { piece, dropped_lines } = stamped.event {
+                seen += piece.lines;
+                dropped += dropped_lines;
+            }
+        }
+        assert_eq!(seen + dropped, 50);
+        assert!(seen >= 9 && dropped >= 39, "{seen} seen, {dropped} dropped");
+        assert_eq!(last, 53);
+    }
+
+    #[tokio::test]
+    async fn only_a_reader_that_moves_is_waited_for() {
+        let log = log();
+        let reader = log.read().unwrap();
+        let big = "x".repeat(MAX_OUTPUT_BYTES - EVENT_COST);
+        log.push(line(&big));
+        let until = log.has_room(1).unwrap_err();
+        assert!(until <= Instant::now() + STALLED_AFTER);
+        drop(reader);
+        assert_eq!(log.has_room(1), Ok(()));
+        log.touched().await;
+        assert!(!log.is_followed());
+    }
+}

@@ -1,0 +1,14 @@
+//! One run, from call to record. Knows the mirror and the slots, and no wire.
+
+pub mod admission;
+pub mod arguments;
+pub mod events;
+pub mod explain;
+pub mod job;
+pub mod lines;
+pub mod outcome;
+pub mod progress;
+pub mod runner;
+pub mod table;
+
+pub use runner::{RunRequest, Runner};

@@ -1,0 +1,355 @@
+//! From a call to a run: policy, arguments, the run table, admission, and the task that runs it.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use skillyard::policy::{Ruling, rule};
+use skillyard::service::error::{Reason, Refusal};
+use skillyard::skill::{Kind, Subprocess};
+use skillyard::{Digest, View};
+use tokio::task::JoinSet;
+use tracing::{Instrument as _, Span, error, info, info_span};
+
+use crate::mirror::{Held, Mirror, MirroredCatalog, MirroredSkill};
+use crate::run::admission::{Admission, draining};
+use crate::run::arguments::{Arguments, LARGE, RawArguments, environment};
+use crate::run::events::{Event, Reader};
+use crate::run::job::{GRACE, Job};
+use crate::run::outcome::Cause;
+use crate::run::table::{NewRun, Run, RunId, RunTable, expired};
+use crate::slot::Pool;
+
+/// When a caller may ask again for a package that is being fetched, or a catalog that is not there yet.
+const RETRY_AFTER: Duration = Duration::from_secs(1);
+
+/// A call to run a skill.
+#[derive(Debug)]
+pub struct RunRequest {
+    /// The skill's name.
+    pub skill: String,
+    /// The arguments as they came.
+    pub arguments: RawArguments,
+    /// On whose behalf; empty for the default agent.
+    pub agent: String,
+    /// The caller's choice, if it made one.
+    pub run_id: Option<RunId>,
+    /// Shortens the skill's own limit.
+    pub timeout: Option<Duration>,
+    /// When the call's deadline passes.
+    pub deadline: Option<Instant>,
+    /// Run only this version.
+    pub expected_digest: Option<Digest>,
+    /// Kept with the run.
+    pub labels: HashMap<String, String>,
+}
+
+/// What a runner is made of.
+#[derive(Clone, Debug)]
+pub struct Limits {
+    /// Runs at once.
+    pub slots: usize,
+    /// Runs that may wait.
+    pub queue: usize,
+    /// The longest limit of one run.
+    pub max_timeout: Duration,
+    /// How long ended runs are kept.
+    pub keep_finished: Duration,
+    /// For calls that name no agent; empty for none.
+    pub default_agent: String,
+}
+
+/// Runs skills.
+#[derive(Clone, Debug)]
+pub struct Runner {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    limits: Limits,
+    environment: BTreeMap<String, String>,
+    mirror: Mirror,
+    pool: Pool,
+    admission: Admission,
+    table: RunTable,
+    tasks: std::sync::Mutex<JoinSet<()>>,
+}
+
+/// A skill that may run, with what it needs.
+struct Permitted {
+    skill: Arc<MirroredSkill>,
+    package: Held,
+}
+
+impl Runner {
+    /// Over a mirror and a pool of slots; `environment` is all that a manifest can allow.
+    #[must_use]
+    pub fn new(limits: Limits, environment: BTreeMap<String, String>, mirror: Mirror, pool: Pool) -> Self {
+        let admission = Admission::new(limits.slots, limits.queue);
+        let table = RunTable::new(limits.keep_finished);
+        Self { inner: Arc::new(Inner { limits, environment, mirror, pool, admission, table, tasks: Default::default() }) }
+    }
+
+    /// Starts a run, or finds the one that this call started before.
+    ///
+    /// # Errors
+    /// A refusal says why nothing was started.
+    pub async fn run(&self, mut request: RunRequest) -> Result<(Arc<Run>, Reader), Refusal> {
+        let inner = &self.inner;
+        if request.agent.is_empty() {
+            request.agent.clone_from(&inner.limits.default_agent);
+        }
+        let raw = std::mem::replace(&mut request.arguments, RawArguments::None);
+        let arguments = if raw.size() > LARGE {
+            blocking(move || Arguments::parse(raw)).await?
+        } else {
+            Arguments::parse(raw)
+        }?;
+        let fingerprint = fingerprint(&request, &arguments);
+        if let Some(found) = self.find_same(&request, &fingerprint)? {
+            return Ok(found);
+        }
+        let catalog = self.catalog()?;
+        let permitted = permit(inner, &catalog, &request)?;
+        let MirroredSkill { skill, validator, .. } = &*permitted.skill;
+        let Kind::Subprocess(subprocess) = &skill.kind else { return Err(not_runnable(&request.skill)) };
+        let arguments = match validator {
+            Some(validator) if arguments.size() > LARGE => {
+                let (validator, name) = (Arc::clone(validator), request.skill.clone());
+                blocking(move || arguments.validate(&name, &validator).map(|()| arguments)).await??
+            }
+            Some(validator) => arguments.validate(&request.skill, validator).map(|()| arguments)?,
+            None => arguments,
+        };
+        // Nothing is awaited from here to the entry in the table: two calls with one id cannot both pass.
+        if let Some(found) = self.find_same(&request, &fingerprint)? {
+            return Ok(found);
+        }
+        let ticket = inner.admission.enter()?;
+        let run = Run::new(NewRun {
+            id: request.run_id.clone(),
+            request: fingerprint,
+            skill: skill.name.clone(),
+            digest: skill.digest,
+            agent: request.agent.clone(),
+            args_sha256: arguments.sha256(),
+            labels: std::mem::take(&mut request.labels),
+        });
+        let reader = run.events.read().ok_or_else(|| expired(&run.id))?;
+        run.events.push(Event::Accepted { queue_position: ticket.position() });
+        inner.table.insert(&run);
+        let job = Job {
+            run: Arc::clone(&run),
+            ticket,
+            package: permitted.package,
+            entry: subprocess.entry.to_string(),
+            environment: environment(&subprocess.env_allow, |name| inner.environment.get(name).cloned()),
+            env_allow: subprocess.env_allow.clone(),
+            arguments: arguments.into_bytes(),
+            limit: limit(subprocess, request.timeout, inner.limits.max_timeout),
+            deadline: request.deadline,
+            pool: inner.pool.clone(),
+        };
+        let span = info_span!("run", run_id = %run.id, skill = %run.skill, agent = %run.agent);
+        self.spawn(job, span);
+        Ok((run, reader))
+    }
+
+    /// Ends a run, and answers when it has ended.
+    ///
+    /// # Errors
+    /// UNKNOWN_RUN, or what a run was refused with that had been accepted and was not started.
+    pub async fn cancel(&self, id: &str, why: String) -> Result<Arc<Run>, Refusal> {
+        let run = id.parse().ok().and_then(|id| self.inner.table.get(&id)).ok_or_else(|| {
+            let message = format!(
+                "unknown run {id:?}: it was not started on this executor, or it ended more than {:?} ago",
+                self.inner.limits.keep_finished
+            );
+            Refusal::new(Reason::UnknownRun, message)
+        })?;
+        if run.end().is_none() {
+            run.stop(Cause::CancelRequested(why));
+            run.events.ended().await;
+        }
+        if run.end().is_some() { Ok(run) } else { Err(draining()) }
+    }
+
+    /// Takes no more runs; lets those that hold a slot go on for `timeout` at most, then ends them, and returns when
+    /// the last one has ended.
+    pub async fn drain(&self, timeout: Duration) {
+        let inner = &self.inner;
+        inner.admission.close();
+        let running = inner.admission.running();
+        info!(running, ?timeout, "draining: no new runs are taken");
+        let mut tasks = std::mem::take(&mut *inner.tasks.lock().unwrap_or_else(std::sync::PoisonError::into_inner));
+        let ended = async { while tasks.join_next().await.is_some() {} };
+        tokio::pin!(ended);
+        if tokio::time::timeout(timeout, &mut ended).await.is_ok() {
+            return;
+        }
+        for run in inner.table.active() {
+            info!(run_id = %run.id, skill = %run.skill, "the run is ended: the executor is shutting down");
+            run.stop(Cause::Draining);
+        }
+        // A stop ends a run within its grace, and the slot is given up soon after it.
+        if tokio::time::timeout(GRACE * 3, ended).await.is_err() {
+            error!("some runs did not end in time; their processes end with this one");
+        }
+    }
+
+    /// Forgets runs that ended long ago.
+    pub fn expire(&self) {
+        self.inner.table.expire();
+    }
+
+    /// Slots and queue.
+    #[must_use]
+    pub fn admission(&self) -> &Admission {
+        &self.inner.admission
+    }
+
+    /// The mirror that it runs from.
+    #[must_use]
+    pub fn mirror(&self) -> &Mirror {
+        &self.inner.mirror
+    }
+
+    /// What is in force around every run.
+    #[must_use]
+    pub fn isolation(&self) -> Vec<String> {
+        self.inner.pool.isolation()
+    }
+
+    fn find_same(&self, request: &RunRequest, fingerprint: &Digest) -> Result<Option<(Arc<Run>, Reader)>, Refusal> {
+        let Some(id) = &request.run_id else { return Ok(None) };
+        let Some(run) = self.inner.table.find_same(id, fingerprint)? else { return Ok(None) };
+        let reader = run.events.read().ok_or_else(|| expired(id))?;
+        Ok(Some((run, reader)))
+    }
+
+    fn catalog(&self) -> Result<Arc<MirroredCatalog>, Refusal> {
+        if self.inner.admission.is_closed() {
+            return Err(draining());
+        }
+        let not_ready = |message: &str| Refusal::new(Reason::NotReady, message).retry_after(RETRY_AFTER);
+        let catalog = self.inner.mirror.catalog().ok_or_else(|| {
+            not_ready("this executor has no catalog yet: try again, or look at registry_connected in GetStatus")
+        })?;
+        if !*self.inner.mirror.ready().borrow() {
+            return Err(not_ready(
+                "the catalog of this executor is too old, and the registry does not answer: run it on another executor",
+            ));
+        }
+        Ok(catalog)
+    }
+
+    fn spawn(&self, job: Job, span: Span) {
+        let runner = self.clone();
+        let run = Arc::clone(&job.run);
+        let task = async move {
+            match job.execute().await {
+                Ok((finished, result)) => {
+                    info!(
+                        outcome = finished.outcome.as_str(),
+                        reason = finished.reason,
+                        queued_ms = finished.figures.queued.as_millis(),
+                        wall_ms = finished.figures.wall.as_millis(),
+                        "run finished"
+                    );
+                    let finished = Arc::new(finished);
+                    run.finished(Arc::clone(&finished));
+                    run.events.finish(result.as_ref(), Event::Finished(finished));
+                    runner.inner.table.ended(&run);
+                }
+                Err(refusal) => {
+                    info!(reason = refusal.reason().as_str(), "run refused before it was started");
+                    runner.inner.table.remove(&run);
+                    run.events.finish(None, Event::Refused(refusal));
+                }
+            }
+        };
+        let mut tasks = self.inner.tasks.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        // Tasks that have ended are let go of here, so that the set holds those that go on.
+        while tasks.try_join_next().is_some() {}
+        tasks.spawn(task.instrument(span));
+    }
+}
+
+/// Applies the agent's view, the class and the version, and takes hold of the package.
+fn permit(inner: &Inner, catalog: &MirroredCatalog, request: &RunRequest) -> Result<Permitted, Refusal> {
+    let view = match request.agent.as_str() {
+        "" => View::unfiltered(),
+        name => View::of(catalog.agents.get(name).ok_or_else(|| Refusal::unknown_agent(name))?),
+    };
+    let name = request.skill.as_str();
+    let found = catalog.skill(name).filter(|found| view.sees(&found.skill.name, found.skill.source));
+    let found = found.ok_or_else(|| Refusal::unknown_skill(name))?;
+    let Kind::Subprocess(subprocess) = &found.skill.kind else { return Err(not_runnable(name)) };
+    if let Some(expected) = request.expected_digest
+        && expected != found.skill.digest
+    {
+        let message = format!(
+            "skill {name:?} has digest {}, not the expected {expected}: it was changed; look at it again before running it",
+            found.skill.digest
+        );
+        return Err(Refusal::new(Reason::DigestMismatch, message).with("digest", found.skill.digest.to_string()));
+    }
+    let (class, mode) = (subprocess.class.as_str(), view.permission_mode().as_str());
+    match rule(subprocess.class, view.permission_mode()) {
+        Ruling::Runs => {}
+        Ruling::Refused => {
+            let who = if request.agent.is_empty() { "a call without an agent".to_owned() } else { format!("agent {:?}", request.agent) };
+            let message = format!(
+                "skill {name:?} is {class}, and {who} is {mode}: use an agent whose permission_mode allows the class"
+            );
+            return Err(Refusal::new(Reason::ClassNotPermitted, message).with("class", class).with("permission_mode", mode));
+        }
+        Ruling::NeedsSignatures(n) => {
+            let message = format!(
+                "skill {name:?} is {class}: it needs an approval with {n} signature{}, and this version takes none; only safe skills run",
+                if n == 1 { "" } else { "s" }
+            );
+            return Err(Refusal::new(Reason::ApprovalRequired, message).with("class", class).with("signatures", n.to_string()));
+        }
+    }
+    let package = inner.mirror.hold(&found.skill.digest).ok_or_else(|| {
+        let message = format!(
+            "the package of skill {name:?} is not on this executor yet: try again in {RETRY_AFTER:?}; GetStatus.missing has the cause if it lasts"
+        );
+        Refusal::new(Reason::PackageNotMirrored, message).with("digest", found.skill.digest.to_string()).retry_after(RETRY_AFTER)
+    })?;
+    Ok(Permitted { skill: Arc::clone(found), package })
+}
+
+fn not_runnable(name: &str) -> Refusal {
+    let message = format!("skill {name:?} is a playbook: it is read by the model, not run; run a skill of kind SUBPROCESS");
+    Refusal::new(Reason::NotRunnable, message)
+}
+
+fn limit(subprocess: &Subprocess, asked: Option<Duration>, most: Duration) -> Duration {
+    let own = Duration::from_secs(subprocess.timeout_seconds.into()).min(most);
+    asked.map_or(own, |asked| asked.min(own))
+}
+
+/// All that makes two calls the same call; what only bounds the wait for it, as the deadline, does not.
+fn fingerprint(request: &RunRequest, arguments: &Arguments) -> Digest {
+    let mut labels: Vec<_> = request.labels.iter().collect();
+    labels.sort();
+    let parts = (
+        &request.skill,
+        &request.agent,
+        arguments.sha256(),
+        request.timeout,
+        request.expected_digest,
+        labels,
+    );
+    Digest::of(format!("{parts:?}").as_bytes())
+}
+
+async fn blocking<T: Send + 'static>(f: impl FnOnce() -> T + Send + 'static) -> Result<T, Refusal> {
+    tokio::task::spawn_blocking(f).await.map_err(|error| {
+        error!(%error, "a check of arguments did not end");
+        Refusal::new(Reason::Internal, "the arguments could not be checked; the executor's log says why")
+    })
+}

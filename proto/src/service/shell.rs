@@ -1,0 +1,73 @@
+//! What a binary does around its service: logs, the listener, the stop signal, and what it says when it fails.
+
+use std::fmt;
+use std::future::Future;
+use std::net::SocketAddr;
+use std::process::ExitCode;
+
+use tokio::net::TcpListener;
+use tracing::{error, info};
+
+use crate::service::serve::stop_signal;
+use crate::service::telemetry::{self, LogFormat};
+
+/// Exit code of a configuration that cannot be used, as in sysexits.h (EX_USAGE).
+const BAD_CONFIGURATION: u8 = 64;
+/// Of anything else that keeps it from serving.
+const FAILURE: u8 = 1;
+
+/// Starts logging, binds, and runs a service until SIGTERM or SIGINT.
+pub async fn serve<E, F>(
+    (format, filter): (LogFormat, String),
+    listen: SocketAddr,
+    run: impl FnOnce(TcpListener, std::pin::Pin<Box<dyn Future<Output = ()> + Send>>) -> F,
+) -> ExitCode
+where
+    E: fmt::Display,
+    F: Future<Output = Result<(), E>>,
+{
+    match telemetry::filter(&filter) {
+        Ok(filter) => telemetry::init(format, filter),
+        Err(error) => return bad_configuration(&[error]),
+    }
+    let signal = match stop_signal() {
+        Ok(signal) => signal,
+        Err(error) => return failure(&error),
+    };
+    let listener = match TcpListener::bind(listen).await {
+        Ok(listener) => listener,
+        Err(error) => {
+            error!(address = %listen, %error, "the address cannot be listened on: stop what holds it, or give another with --listen");
+            return ExitCode::from(FAILURE);
+        }
+    };
+    let stop = Box::pin(async move {
+        let signal = signal.await;
+        info!(signal, "stopping");
+    });
+    match run(listener, stop).await {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => failure(&error),
+    }
+}
+
+/// Says what is wrong with the configuration, a line each.
+pub fn bad_configuration(faults: &[impl fmt::Display]) -> ExitCode {
+    start_plain_logs();
+    for fault in faults {
+        error!("bad configuration: {fault}");
+    }
+    ExitCode::from(BAD_CONFIGURATION)
+}
+
+/// Says why it cannot go on.
+pub fn failure(error: &impl fmt::Display) -> ExitCode {
+    start_plain_logs();
+    error!("{error}");
+    ExitCode::from(FAILURE)
+}
+
+/// Where the configuration is what is wrong, its choice of logs is not known.
+fn start_plain_logs() {
+    telemetry::init(LogFormat::Text, tracing_subscriber::EnvFilter::new("info"));
+}
