@@ -290,3 +290,20 @@ async fn a_watcher_is_sent_the_whole_state_after_every_change() {
     let still = watch.message().await.unwrap().unwrap();
     assert_eq!((still.catalog_version, still.full, still.changed.len()), (second.catalog_version, false, 0));
 }
+
+#[tokio::test]
+async fn an_edit_in_place_of_the_same_length_is_seen_at_once_after_a_reload() {
+    let mut world = World::builder().playbook(&Playbook::new("guide", "Says one.", "# one")).start().await;
+    let described = async |world: &mut World| {
+        let request = GetSkillRequest { name: "guide".into(), agent: String::new() };
+        world.catalog().get_skill(request).await.unwrap().into_inner().skill.unwrap().description
+    };
+    let file = world.path("playbooks").join("guide").join("SKILL.md");
+    for word in ["two", "six", "ten"] {
+        let text = std::fs::read_to_string(&file).unwrap();
+        let old = described(&mut world).await;
+        std::fs::write(&file, text.replace(&old, &format!("Says {word}."))).unwrap();
+        world.catalog().reload(skillyard::pb::registry::v1::ReloadRequest {}).await.unwrap();
+        assert_eq!(described(&mut world).await, format!("Says {word}."));
+    }
+}

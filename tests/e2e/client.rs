@@ -90,16 +90,3 @@ async fn a_refusal_says_what_to_do() {
     let output = client(&world, &["echo", "--args", "["], "").await;
     assert!(!output.status.success(), "{output:?}");
 }
-
-#[tokio::test]
-async fn faults_of_the_configuration_are_told_all_at_once() {
-    // All faults of a configuration at once, and before anything is done.
-    for program in [binaries::registry(), binaries::executor()] {
-        let mut command = process::command(&program);
-        command.args(["--listen", "0.0.0.0:0", "--log", "no=such=filter"]).env_clear();
-        let output = command.stdin(Stdio::null()).output().unwrap();
-        let stderr = text(&output.stderr);
-        assert_eq!(output.status.code(), Some(64), "{stderr}");
-        assert!(stderr.contains("--listen") && stderr.contains("--log"), "{stderr}");
-    }
-}

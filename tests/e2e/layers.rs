@@ -31,7 +31,7 @@ const EXECUTOR: &[Rule] = &[
     Rule { module: "run", never: &["grpc", "registry", "config", "client", "pb", "wire"] },
     // The registry's client knows no run.
     Rule { module: "registry", never: &["run", "grpc", "slot", "config", "client"] },
-    Rule { module: "config", never: &["run", "grpc", "slot", "mirror", "registry", "tonic", "prost", "pb", "wire"] },
+    Rule { module: "config", never: &["run", "grpc", "slot", "mirror", "registry", "prost", "pb", "wire"] },
     // `executor-svc run` talks to any executor, and shares nothing with this one.
     Rule { module: "client", never: &["run", "grpc", "slot", "mirror", "registry"] },
 ];

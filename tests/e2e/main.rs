@@ -12,3 +12,4 @@ mod output;
 mod refusals;
 mod run_id;
 mod runs;
+mod surroundings;

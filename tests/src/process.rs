@@ -41,8 +41,8 @@ pub struct Start {
     pub arguments: Vec<OsString>,
     /// Its whole environment.
     pub environment: BTreeMap<String, String>,
-    /// Its limit of open files, where it is not to be the test's.
-    pub open_files: Option<u32>,
+    /// A program that sets something up and then becomes the server, with its arguments; empty for none.
+    pub wrapper: Vec<OsString>,
 }
 
 impl Server {
@@ -52,12 +52,12 @@ impl Server {
     /// When it cannot be started.
     #[must_use]
     pub fn start(name: &'static str, start: &Start) -> Self {
-        let mut command = match start.open_files {
+        let mut command = match start.wrapper.split_first() {
             None => command(&start.program),
-            Some(limit) => {
-                let mut shell = command(Path::new("/bin/sh"));
-                shell.arg("-c").arg(format!("ulimit -n {limit}; exec \"$0\" \"$@\"")).arg(&start.program);
-                shell
+            Some((wrapper, arguments)) => {
+                let mut wrapped = command(Path::new(wrapper));
+                wrapped.args(arguments).arg(&start.program);
+                wrapped
             }
         };
         let mut child = command

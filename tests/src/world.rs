@@ -373,8 +373,48 @@ impl Builder {
     /// Limits the executor's open files.
     #[must_use]
     pub fn open_files(mut self, limit: u32) -> Self {
-        self.executor.open_files = Some(limit);
+        let script = format!("ulimit -n {limit}; exec \"$0\" \"$@\"");
+        self.executor.wrapper = ["/bin/sh", "-c", &script].map(OsString::from).into();
         self
+    }
+
+    /// Makes the executor process 1 of a namespace of its own. Its server is then the parent of process 1. Only root may
+    /// do that, and not everywhere.
+    ///
+    /// # Errors
+    /// Why not.
+    pub fn as_process_one(mut self) -> Result<Self, String> {
+        let wrapper = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc"].map(OsString::from);
+        match possible(&wrapper) {
+            Ok(()) => self.executor.wrapper = wrapper.into(),
+            Err(why) => return Err(why),
+        }
+        Ok(self)
+    }
+
+    /// Runs both as a user who is not root; root alone can do that, and is the one that needs it. To be called once
+    /// everything is written.
+    ///
+    /// # Errors
+    /// Why it cannot be done.
+    ///
+    /// # Panics
+    /// When the files cannot be given away.
+    pub fn as_nobody(mut self) -> Result<Self, String> {
+        if !rustix::process::geteuid().is_root() {
+            return Ok(self);
+        }
+        let wrapper = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"].map(OsString::from);
+        // It must get at the programs, too.
+        let mut reaches = wrapper.to_vec();
+        reaches.extend(["test".into(), "-x".into(), self.executor.program.clone().into()]);
+        possible(&reaches[..4]).and_then(|()| possible(&reaches))?;
+        let root = self.directory.path().to_owned();
+        for path in tree(&root).iter().chain([&root]) {
+            std::os::unix::fs::lchown(path, Some(65534), Some(65534)).unwrap();
+        }
+        (self.registry.wrapper, self.executor.wrapper) = (wrapper.clone().into(), wrapper.into());
+        Ok(self)
     }
 
     /// A path in the world to be.
@@ -408,6 +448,20 @@ impl Builder {
         let url = format!("http://{}", world.registry_address());
         world.executor_start.arguments.extend(["--registry".into(), url.into()]);
         world
+    }
+}
+
+/// Whether a wrapper does what it is for on this host; else what it says.
+fn possible(wrapper: &[OsString]) -> Result<(), String> {
+    let mut command = process::command(Path::new(&wrapper[0]));
+    command.args(&wrapper[1..]);
+    if wrapper.last().is_none_or(|last| last.to_string_lossy().starts_with('-')) {
+        command.arg("true");
+    }
+    match command.output() {
+        Ok(output) if output.status.success() => Ok(()),
+        Ok(output) => Err(format!("{command:?}: {}", String::from_utf8_lossy(&output.stderr))),
+        Err(error) => Err(format!("{command:?}: {error}")),
     }
 }
 
