@@ -248,7 +248,8 @@ async fn a_skill_that_kills_or_stops_its_slot_ends_itself_and_nobody_else() {
     for skill in ["kills", "stops", "kills", "stops", "stops", "kills"] {
         let run = world.run(skill).await;
         assert_eq!(run, lost, "{skill}");
-        assert!(run.ran.unwrap() < SECOND, "{skill}: {:?}", run.ran);
+        // The slot may be gone before it can say that it started something.
+        assert!(run.took < SECOND, "{skill}: {:?}", run.took);
     }
     assert_eq!(steady.rest().await, succeeded("{}\n").stderr("up\n"));
     world.quiet(SECOND).await;
