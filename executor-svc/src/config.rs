@@ -155,20 +155,33 @@ impl Flags {
         let listen = self.listen.parse::<SocketAddr>();
         match &listen {
             Ok(address) if is_loopback(address) => {}
-            Ok(address) => fault("--listen", "SKILLYARD_EXECUTOR_LISTEN", format!(
-                "{address} is reached from other hosts, and callers cannot be told apart yet: write a loopback address, such as 127.0.0.1:50052"
-            )),
-            Err(_) => fault("--listen", "SKILLYARD_EXECUTOR_LISTEN", format!(
-                "{:?} is not an address: write IP:PORT, such as 127.0.0.1:50052", self.listen
-            )),
+            Ok(address) => fault(
+                "--listen",
+                "SKILLYARD_EXECUTOR_LISTEN",
+                format!(
+                    "{address} is reached from other hosts, and callers cannot be told apart yet: write a loopback address, such as 127.0.0.1:50052"
+                ),
+            ),
+            Err(_) => fault(
+                "--listen",
+                "SKILLYARD_EXECUTOR_LISTEN",
+                format!("{:?} is not an address: write IP:PORT, such as 127.0.0.1:50052", self.listen),
+            ),
         }
-        let registry = self.registry.parse::<Uri>().ok().filter(|uri| {
-            uri.scheme_str() == Some("http") && uri.authority().is_some()
-        });
+        let registry = self
+            .registry
+            .parse::<Uri>()
+            .ok()
+            .filter(|uri| uri.scheme_str() == Some("http") && uri.authority().is_some());
         if registry.is_none() {
-            fault("--registry", "SKILLYARD_REGISTRY", format!(
-                "{:?} is not the URL of a registry: write http://HOST:PORT, such as http://127.0.0.1:50051", self.registry
-            ));
+            fault(
+                "--registry",
+                "SKILLYARD_REGISTRY",
+                format!(
+                    "{:?} is not the URL of a registry: write http://HOST:PORT, such as http://127.0.0.1:50051",
+                    self.registry
+                ),
+            );
         }
         let mut duration = |text: &str, flag, variable, least| match humantime::parse_duration(text) {
             Ok(duration) if duration >= least => duration,
@@ -177,7 +190,11 @@ impl Flags {
                 least
             }
             Err(error) => {
-                fault(flag, variable, format!("{text:?} is not a duration ({error}): write a number and a unit, such as 30s, 5m or 1h"));
+                fault(
+                    flag,
+                    variable,
+                    format!("{text:?} is not a duration ({error}): write a number and a unit, such as 30s, 5m or 1h"),
+                );
                 least
             }
         };
@@ -186,16 +203,21 @@ impl Flags {
         let drain_timeout = duration(&self.drain_timeout, "--drain-timeout", "SKILLYARD_DRAIN_TIMEOUT", Duration::ZERO);
         let keep_finished = duration(&self.keep_finished, "--keep-finished", "SKILLYARD_KEEP_FINISHED", Duration::ZERO);
         let max_catalog_age = duration(&self.max_catalog_age, "--max-catalog-age", "SKILLYARD_MAX_CATALOG_AGE", second);
-        let mut number = |text: Option<&String>, flag, variable, range: std::ops::RangeInclusive<usize>, otherwise| {
-            match text.map(|text| (text, text.parse::<usize>())) {
+        let mut number =
+            |text: Option<&String>, flag, variable, range: std::ops::RangeInclusive<usize>, otherwise| match text
+                .map(|text| (text, text.parse::<usize>()))
+            {
                 None => otherwise,
                 Some((_, Ok(n))) if range.contains(&n) => n,
                 Some((text, _)) => {
-                    fault(flag, variable, format!("{text:?} is not a number from {} to {}", range.start(), range.end()));
+                    fault(
+                        flag,
+                        variable,
+                        format!("{text:?} is not a number from {} to {}", range.start(), range.end()),
+                    );
                     otherwise
                 }
-            }
-        };
+            };
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let slots = number(self.slots.as_ref(), "--slots", "SKILLYARD_SLOTS", 1..=MAX_SLOTS, 4 * cores);
         let queue = number(self.queue.as_ref(), "--queue", "SKILLYARD_QUEUE", 0..=MAX_QUEUE, 16 * slots);
@@ -212,7 +234,11 @@ impl Flags {
         }
         let state_dir = self.state_dir.unwrap_or_else(default_state_dir);
         if !state_dir.is_absolute() {
-            fault("--state-dir", "SKILLYARD_EXECUTOR_STATE", format!("{} is relative: write an absolute path", state_dir.display()));
+            fault(
+                "--state-dir",
+                "SKILLYARD_EXECUTOR_STATE",
+                format!("{} is relative: write an absolute path", state_dir.display()),
+            );
         }
         match (listen, registry) {
             (Ok(listen), Some(registry)) if faults.is_empty() => Ok(Config {
@@ -271,15 +297,40 @@ mod tests {
     #[test]
     fn every_fault_at_once() {
         let Faults(faults) = check(&[
-            "--listen", "0.0.0.0:1", "--registry", "ftp://x", "--slots", "0", "--queue=-1", "--max-timeout", "1",
-            "--drain-timeout", "x", "--log-format", "xml", "--log", "a=b=c", "--state-dir", "here",
+            "--listen",
+            "0.0.0.0:1",
+            "--registry",
+            "ftp://x",
+            "--slots",
+            "0",
+            "--queue=-1",
+            "--max-timeout",
+            "1",
+            "--drain-timeout",
+            "x",
+            "--log-format",
+            "xml",
+            "--log",
+            "a=b=c",
+            "--state-dir",
+            "here",
         ])
         .unwrap_err();
         let flags: Vec<_> = faults.iter().map(|fault| fault.flag).collect();
-        assert_eq!(flags, [
-            "--listen", "--registry", "--max-timeout", "--drain-timeout", "--slots", "--queue", "--log-format", "--log",
-            "--state-dir",
-        ]);
+        assert_eq!(
+            flags,
+            [
+                "--listen",
+                "--registry",
+                "--max-timeout",
+                "--drain-timeout",
+                "--slots",
+                "--queue",
+                "--log-format",
+                "--log",
+                "--state-dir",
+            ]
+        );
         assert!(faults.iter().all(|fault| fault.variable.starts_with("SKILLYARD_")));
     }
 }

@@ -75,7 +75,11 @@ impl ExecutorService for Executor {
     ) -> Result<Response<pb::CancelRunResponse>, Status> {
         let request = request.into_inner();
         if request.reason.len() > MAX_REASON_BYTES {
-            return Err(invalid("reason", format!("it has {} bytes, at most {MAX_REASON_BYTES} are taken", request.reason.len())).into());
+            return Err(invalid(
+                "reason",
+                format!("it has {} bytes, at most {MAX_REASON_BYTES} are taken", request.reason.len()),
+            )
+            .into());
         }
         let run = self.runner.cancel(&request.run_id, request.reason).await?;
         Ok(Response::new(pb::CancelRunResponse { run: Some(run_to_wire(&run, &self.name)) }))
@@ -154,7 +158,9 @@ fn run_request(message: pb::RunSkillRequest, deadline: Option<Instant>) -> Resul
         None => None,
         Some(timeout) => match Duration::try_from(timeout) {
             Ok(timeout) if !timeout.is_zero() => Some(timeout),
-            _ => return Err(invalid("timeout", "it is not positive: leave it out for the skill's own limit".to_owned())),
+            _ => {
+                return Err(invalid("timeout", "it is not positive: leave it out for the skill's own limit".to_owned()));
+            }
         },
     };
     let arguments = match message.arguments {
@@ -183,16 +189,17 @@ fn run_request(message: pb::RunSkillRequest, deadline: Option<Instant>) -> Resul
 }
 
 fn is_finite(args: &prost_types::Struct) -> bool {
-    fn value(value: &prost_types::Value) -> bool {
-        use prost_types::value::Kind;
-        match &value.kind {
-            Some(Kind::NumberValue(n)) => n.is_finite(),
-            Some(Kind::ListValue(list)) => list.values.iter().all(self::is_finite::value),
-            Some(Kind::StructValue(map)) => is_finite(map),
-            _ => true,
-        }
+    args.fields.values().all(value_is_finite)
+}
+
+fn value_is_finite(value: &prost_types::Value) -> bool {
+    use prost_types::value::Kind;
+    match &value.kind {
+        Some(Kind::NumberValue(n)) => n.is_finite(),
+        Some(Kind::ListValue(list)) => list.values.iter().all(value_is_finite),
+        Some(Kind::StructValue(map)) => is_finite(map),
+        _ => true,
     }
-    args.fields.values().all(value)
 }
 
 fn invalid(field: &str, what: String) -> Refusal {
@@ -202,9 +209,11 @@ fn invalid(field: &str, what: String) -> Refusal {
 /// `grpc-timeout` bounds only the head of the answer in the transport; here it bounds the run.
 fn deadline(metadata: &MetadataMap) -> Result<Option<Instant>, Refusal> {
     let Some(value) = metadata.get("grpc-timeout") else { return Ok(None) };
-    let timeout = value.to_str().ok().and_then(parse_timeout).ok_or_else(|| {
-        invalid("grpc-timeout", "it is not 1 to 8 digits and one of H, M, S, m, u, n".to_owned())
-    })?;
+    let timeout = value
+        .to_str()
+        .ok()
+        .and_then(parse_timeout)
+        .ok_or_else(|| invalid("grpc-timeout", "it is not 1 to 8 digits and one of H, M, S, m, u, n".to_owned()))?;
     Ok(Instant::now().checked_add(timeout))
 }
 
@@ -238,11 +247,9 @@ fn event_to_wire(stamped: Stamped, accepted: &pb::Accepted) -> Result<pb::RunSki
         Event::Log { piece, dropped_lines } => {
             Pb::Log(pb::Log { text: piece.text, lossy: piece.lossy, partial: piece.partial, dropped_lines })
         }
-        Event::Progress(progress) => Pb::Progress(pb::Progress {
-            progress: progress.progress,
-            total: progress.total,
-            message: progress.message,
-        }),
+        Event::Progress(progress) => {
+            Pb::Progress(pb::Progress { progress: progress.progress, total: progress.total, message: progress.message })
+        }
         Event::Result(chunk) => Pb::Result(pb::ResultChunk { json: chunk.as_str().to_owned() }),
         Event::Finished(finished) => Pb::Finished(finished_to_wire(&finished, &accepted.run_id)),
         Event::Refused(refusal) => return Err(refusal.into()),

@@ -93,7 +93,8 @@ pub async fn run(config: Config, listener: TcpListener, shutdown: impl Future<Ou
         let (mut ready, health) = (mirror.ready(), health.clone());
         async move {
             loop {
-                let status = if *ready.borrow_and_update() { ServingStatus::Serving } else { ServingStatus::NotServing };
+                let status =
+                    if *ready.borrow_and_update() { ServingStatus::Serving } else { ServingStatus::NotServing };
                 health.set_service_status("", status).await;
                 health.set_service_status(SERVICE, status).await;
                 if ready.changed().await.is_err() {

@@ -10,7 +10,7 @@ use skillyard::service::shell;
 fn main() -> ExitCode {
     // A slot is small and there are many: it parses nothing and starts no runtime.
     if std::env::args_os().nth(1).is_some_and(|word| word == "slot") {
-        return slot::supervisor::main();
+        return slot::supervisor::main(std::env::args_os().skip(2));
     }
     let cli = Cli::parse();
     // One thread: a run costs system calls, and handing them between threads would cost as much again.

@@ -1,1 +1,81 @@
-//! stub
+//! The registry: finds skill packages, decides who may see which, and tells everyone else.
+//!
+//! One way through: roots, discovery, values, catalog, an agent's view, gRPC. Nothing flows back.
+
+pub mod catalog;
+pub mod config;
+pub mod grpc;
+pub mod source;
+
+use std::future::Future;
+use std::io;
+use std::time::Duration;
+
+use skillyard::service::serve;
+use tokio::net::TcpListener;
+use tonic_health::ServingStatus;
+use tonic_health::server::HealthReporter;
+
+pub use config::Config;
+
+/// Calls that go on have this long to end when the registry stops.
+const GRACE: Duration = Duration::from_secs(3);
+
+/// Why the registry could not serve, or could not go on.
+#[derive(Debug, thiserror::Error)]
+pub enum RunError {
+    /// The listener has no address.
+    #[error("the listener has no address: {0}")]
+    Address(#[from] io::Error),
+    /// The build is broken.
+    #[error("the descriptors of the services cannot be read: {0}")]
+    Reflection(#[from] tonic_reflection::server::Error),
+    /// The transport failed.
+    #[error("serving failed: {0}")]
+    Serve(#[from] tonic::transport::Error),
+    /// A fault of ours.
+    #[error("the task that looks at the roots has ended: {0}")]
+    Loader(#[from] tokio::task::JoinError),
+}
+
+/// Serves until `shutdown`, and then for 3 s more at most. Skills are looked for while it serves already: its health is
+/// NOT_SERVING until there is a catalog, and again from `shutdown` on.
+///
+/// # Errors
+/// See [`RunError`].
+pub async fn run(config: Config, listener: TcpListener, shutdown: impl Future<Output = ()>) -> Result<(), RunError> {
+    let (mut routes, health) = serve::routes()?;
+    set_health(&health, ServingStatus::NotServing).await;
+    let (catalogs, loader) = catalog::reload::start(source::roots(&config.layout), config.rescan_interval);
+    grpc::add(&mut routes, &catalogs, config.default_agent);
+    tracing::info!(address = %listener.local_addr()?, "listening");
+    let mut loader = tokio::spawn(loader);
+    let mut failed = None;
+    let until = async {
+        tokio::select! {
+            () = shutdown => {}
+            // It ends by a panic alone: there are always catalogs to make.
+            Err(error) = &mut loader => failed = Some(error),
+            () = serving(&catalogs, &health) => {}
+        }
+        set_health(&health, ServingStatus::NotServing).await;
+        // With it the watches end, so that executors turn to another registry at once.
+        loader.abort();
+    };
+    serve::serve(listener, routes.routes(), until, GRACE).await?;
+    failed.map_or(Ok(()), |error| Err(error.into()))
+}
+
+/// Says so when the first catalog is there, and then waits for ever.
+async fn serving(catalogs: &catalog::Catalogs, health: &HealthReporter) {
+    if catalogs.subscribe().wait_for(Option::is_some).await.is_ok() {
+        set_health(health, ServingStatus::Serving).await;
+    }
+    std::future::pending().await
+}
+
+async fn set_health(health: &HealthReporter, status: ServingStatus) {
+    for service in grpc::SERVICES.into_iter().chain([""]) {
+        health.set_service_status(service, status).await;
+    }
+}

@@ -17,7 +17,6 @@ impl Backoff {
         let full = FIRST.saturating_mul(1 << self.attempts.min(16)).min(limit);
         self.attempts = self.attempts.saturating_add(1);
         let random = RandomState::new().build_hasher().finish();
-        #[expect(clippy::cast_possible_truncation, reason = "the remainder is at most 1000")]
         let share = (random % 1001) as u32;
         full / 2 + full / 2 * share / 1000
     }

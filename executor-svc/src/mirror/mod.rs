@@ -75,6 +75,8 @@ pub enum MirrorError {
 struct Inner {
     store: Arc<Store>,
     cache: Cache,
+    /// Held by whoever writes to the cache.
+    caching: Arc<tokio::sync::Mutex<()>>,
     max_age: Duration,
     live: Mutex<Live>,
     ready: value::Sender<bool>,
@@ -146,6 +148,7 @@ impl Mirror {
         let inner = Inner {
             store,
             cache,
+            caching: Arc::default(),
             max_age,
             live: Mutex::new(Live { catalog, confirmed, ..Live::default() }),
             ready: value::Sender::new(false),

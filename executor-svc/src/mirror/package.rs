@@ -13,7 +13,7 @@ use skillyard::package::{MAX_BYTES, MAX_FILES, PackagePath};
 use skillyard::{Digest, PackageFile};
 
 /// Most directories: far beyond what the most files need, and few enough to be made and removed.
-const MAX_DIRECTORIES: usize = 4 * MAX_FILES;
+const MAX_DIRECTORIES: usize = 2 * MAX_FILES;
 const READ_BYTES: usize = 128 << 10;
 
 /// Why a package is not taken.
@@ -58,6 +58,7 @@ pub(crate) struct Writer {
     files: Vec<PackageFile>,
     /// Made below the package, relative.
     directories: BTreeSet<String>,
+    max_directories: usize,
     bytes: u64,
     /// The content of the last of `files`, while it comes.
     open: Option<OpenFile>,
@@ -78,6 +79,7 @@ impl Writer {
             digest,
             files: Vec::new(),
             directories: BTreeSet::new(),
+            max_directories: MAX_DIRECTORIES,
             bytes: 0,
             open: None,
         })
@@ -154,7 +156,7 @@ impl Writer {
             if self.directories.contains(name) {
                 continue;
             }
-            if self.directories.len() >= MAX_DIRECTORIES {
+            if self.directories.len() >= self.max_directories {
                 return Err(PackageError::TooManyDirectories);
             }
             make_directory(&self.directory.path().join(name))?;
@@ -320,4 +322,30 @@ fn open(path: &Path, flags: OFlags) -> Result<File, PackageError> {
     let flags = i32::try_from(flags.bits()).unwrap_or_default();
     let file = OpenOptions::new().read(true).custom_flags(flags).open(path);
     file.map_err(|error| PackageError::io("open", path, error))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn directories_are_counted() {
+        let dir = tempfile::TempDir::new().unwrap();
+        let mut writer = Writer::new(dir.path().join("package"), Digest::of(b"any")).unwrap();
+        writer.max_directories = 4;
+        let mut take = |path: &str| {
+            writer.file(PackageFile {
+                path: path.parse().unwrap(),
+                size: 0,
+                executable: false,
+                sha256: Digest::of(b""),
+            })
+        };
+        take("a/b/c").unwrap();
+        take("a/b/d").unwrap();
+        take("e/f/g").unwrap();
+        assert!(matches!(take("e/h/i"), Err(PackageError::TooManyDirectories)));
+        drop(writer);
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
+    }
 }

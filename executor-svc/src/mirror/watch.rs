@@ -56,11 +56,13 @@ async fn follow(
             Update::State(state) => {
                 let version = state.version.clone();
                 let inner = Arc::clone(inner);
-                if blocking(move || inner.apply(state)).await.is_some() {
-                    *known = version;
-                } else {
-                    return Err(RegistryError::NoState);
-                }
+                let caching = Arc::clone(&inner.caching).lock_owned().await;
+                let applied = blocking(move || {
+                    inner.apply(state);
+                    drop(caching);
+                });
+                applied.await.ok_or(RegistryError::NoState)?;
+                *known = version;
             }
         }
         backoff.reset();
@@ -91,15 +93,21 @@ pub(super) async fn keep(inner: &Arc<Inner>) -> Infallible {
     }
 }
 
+/// Writes down the catalog's age, after any state that is being written.
 pub(super) async fn save_age(inner: &Arc<Inner>) {
+    let caching = Arc::clone(&inner.caching).lock_owned().await;
     let Some(confirmed) = inner.live().confirmed else { return };
     // Of a catalog with an unknown age nothing is known still.
     if confirmed.age() == Duration::MAX {
         return;
     }
     let inner = Arc::clone(inner);
-    let saved = blocking(move || inner.cache.save_age(confirmed.age())).await;
-    if let Some(Err(error)) = saved {
+    let saved = blocking(move || {
+        let saved = inner.cache.save_age(confirmed.age());
+        drop((inner, caching));
+        saved
+    });
+    if let Some(Err(error)) = saved.await {
         tracing::debug!(%error, "the catalog's age cannot be kept");
     }
 }

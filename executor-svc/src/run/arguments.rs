@@ -295,7 +295,7 @@ mod tests {
 
     #[test]
     fn violations_have_pointers() {
-        let schema = json!({"type": "object", "properties": {"n": {"type": "array", "items": {"type": "integer"}}},
+        let schema = json!({"type": "object", "properties": {"path": {}, "n": {"type": "array", "items": {"type": "integer"}}},
                             "required": ["path"], "additionalProperties": false});
         let schema = jsonschema::validator_for(&schema).unwrap();
         let arguments = Arguments::parse(RawArguments::Json(r#"{"n": [1, "x"], "y": 1}"#.into())).unwrap();

@@ -276,11 +276,7 @@ impl Inner {
             _ => 0,
         };
         let cost = text + EVENT_COST;
-        let kept = Kept {
-            stamped: Stamped { seq: self.last_seq, time: SystemTime::now(), event },
-            cost,
-            lines_before,
-        };
+        let kept = Kept { stamped: Stamped { seq: self.last_seq, time: SystemTime::now(), event }, cost, lines_before };
         self.bytes += cost;
         if kept.is_output() {
             self.output_bytes += cost;

@@ -1,7 +1,6 @@
 //! One run, from its place in the queue to its end: one loop that owns the slot, the pipes and every limit of time.
 
 use std::os::fd::OwnedFd;
-use std::path::PathBuf;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -67,9 +66,10 @@ impl Job {
     /// A refusal says that nothing was started.
     pub async fn execute(self) -> Result<(Finished, Option<Arc<str>>), Refusal> {
         let accepted = Instant::now();
-        let mut patience = Patience { run: Arc::clone(&self.run), deadline: self.deadline, alone_since: None };
+        let Self { run, ticket, package, entry, env_allow, environment, arguments, limit, deadline, pool } = self;
+        let mut patience = Patience { run: Arc::clone(&run), deadline, alone_since: None };
         let permit = {
-            let mut slot = pin!(self.ticket.slot());
+            let mut slot = pin!(ticket.slot());
             loop {
                 if let Err(cause) = patience.check(Instant::now()) {
                     let mut remains = Remains::default();
@@ -79,21 +79,25 @@ impl Job {
                 tokio::select! {
                     biased;
                     permit = &mut slot => break permit?,
-                    () = self.run.events.touched() => {}
+                    () = run.events.touched() => {}
                     () = until(patience.due()) => {}
                 }
             }
         };
-        let program = self.package.path().join(&self.entry);
-        let (mut slot, mut pipes) = self.start(&program).map_err(|error| {
+        let program = package.path().join(&entry);
+        let job = slot::Job { program: &program, directory: package.path(), environment: &environment };
+        let (mut slot, mut pipes) = start(&pool, &job).map_err(|error| {
             warn!(%error, "a run could not be given to a slot");
-            Refusal::new(Reason::Internal, format!("the run could not be given to a slot process: {error}; nothing was started"))
+            Refusal::new(
+                Reason::Internal,
+                format!("the run could not be given to a slot process: {error}; nothing was started"),
+            )
         })?;
-        pipes.write_arguments(self.arguments);
+        pipes.write_arguments(arguments);
         let watch = Watch {
-            run: self.run,
+            run,
             patience,
-            limit: self.limit,
+            limit,
             accepted,
             started: None,
             phase: Phase::Starting { give_up: Instant::now() + STARTS_WITHIN },
@@ -107,13 +111,13 @@ impl Job {
         // The slot is free for the next run before the result is looked at.
         drop(slot);
         drop(permit);
-        let package = self.package;
-        let (entry, env_allow) = (self.entry, self.env_allow);
         let conclude = move || {
             let _held = package;
             match end {
                 End::Stopped(cause, exit) => (remains.ended_by(&cause, exit), None),
-                End::SpawnFailed(errno) => (remains.spawn_failed(explain::spawn_failure(&entry, &program, errno)), None),
+                End::SpawnFailed(errno) => {
+                    (remains.spawn_failed(explain::spawn_failure(&entry, &program, errno)), None)
+                }
                 End::Exited(exit) => remains.exited(exit, |code| explain::exit_hint(code, &program, &env_allow)),
             }
         };
@@ -127,25 +131,25 @@ impl Job {
         };
         Ok((finished, result.map(Arc::from)))
     }
+}
 
-    fn start(&self, program: &std::path::Path) -> Result<(Slot, Pipes), StartError> {
-        let (stdin, stdin_writer) = pipe_with(PipeFlags::CLOEXEC)?;
-        let (stdout_reader, stdout) = pipe_with(PipeFlags::CLOEXEC)?;
-        let (stderr_reader, stderr) = pipe_with(PipeFlags::CLOEXEC)?;
-        for ours in [&stdin_writer, &stdout_reader, &stderr_reader] {
-            rustix::io::ioctl_fionbio(ours, true)?;
-        }
-        let mut slot = self.pool.take()?;
-        let job = slot::Job { program, directory: self.package.path(), environment: &self.environment };
-        slot.start(&job, Stdio { stdin, stdout, stderr })?;
-        let pipes = Pipes {
-            stdin: Stdin::Unwritten(stdin_writer),
-            stdout: Some(pipe::Receiver::from_owned_fd_unchecked(stdout_reader)?),
-            stderr: Some(pipe::Receiver::from_owned_fd_unchecked(stderr_reader)?),
-            stdout_bytes: 0,
-        };
-        Ok((slot, pipes))
+/// Makes the pipes and hands the job to a slot.
+fn start(pool: &Pool, job: &slot::Job<'_>) -> Result<(Slot, Pipes), StartError> {
+    let (stdin, stdin_writer) = pipe_with(PipeFlags::CLOEXEC)?;
+    let (stdout_reader, stdout) = pipe_with(PipeFlags::CLOEXEC)?;
+    let (stderr_reader, stderr) = pipe_with(PipeFlags::CLOEXEC)?;
+    for ours in [&stdin_writer, &stdout_reader, &stderr_reader] {
+        rustix::io::ioctl_fionbio(ours, true)?;
     }
+    let mut slot = pool.take()?;
+    slot.start(job, Stdio { stdin, stdout, stderr })?;
+    let pipes = Pipes {
+        stdin: Stdin::Unwritten(stdin_writer),
+        stdout: Some(pipe::Receiver::from_owned_fd_unchecked(stdout_reader)?),
+        stderr: Some(pipe::Receiver::from_owned_fd_unchecked(stderr_reader)?),
+        stdout_bytes: 0,
+    };
+    Ok((slot, pipes))
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -298,11 +302,8 @@ impl Watch {
             if self.phase == Phase::Over {
                 break;
             }
-            let room = if self.started.is_some() && pipes.stderr.is_some() {
-                run.events.has_room(READ_BYTES)
-            } else {
-                Ok(())
-            };
+            let room =
+                if self.started.is_some() && pipes.stderr.is_some() { run.events.has_room(READ_BYTES) } else { Ok(()) };
             let due = earliest([self.due(), room.err()]);
             if due != armed {
                 armed = due;

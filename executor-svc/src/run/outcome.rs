@@ -176,7 +176,8 @@ impl Remains {
     pub fn exited(mut self, exit: Exit, hint: impl FnOnce(i32) -> Option<String>) -> (Finished, Option<String>) {
         match exit {
             Exit::Signal(signal) => {
-                let message = format!("the skill was ended by {}, which the executor did not send", signal_name(signal));
+                let message =
+                    format!("the skill was ended by {}, which the executor did not send", signal_name(signal));
                 (self.unsuccessful(Outcome::Signaled, message, "", Some(exit)), None)
             }
             Exit::Code(0) => match one_json_value(std::mem::take(&mut self.stdout)) {
@@ -251,9 +252,37 @@ pub fn keep_tail(tail: &mut Vec<u8>, bytes: &[u8]) {
 #[must_use]
 pub fn signal_name(number: i32) -> String {
     const NAMES: [&str; 32] = [
-        "", "SIGHUP", "SIGINT", "SIGQUIT", "SIGILL", "SIGTRAP", "SIGABRT", "SIGBUS", "SIGFPE", "SIGKILL", "SIGUSR1",
-        "SIGSEGV", "SIGUSR2", "SIGPIPE", "SIGALRM", "SIGTERM", "SIGSTKFLT", "SIGCHLD", "SIGCONT", "SIGSTOP", "SIGTSTP",
-        "SIGTTIN", "SIGTTOU", "SIGURG", "SIGXCPU", "SIGXFSZ", "SIGVTALRM", "SIGPROF", "SIGWINCH", "SIGIO", "SIGPWR",
+        "",
+        "SIGHUP",
+        "SIGINT",
+        "SIGQUIT",
+        "SIGILL",
+        "SIGTRAP",
+        "SIGABRT",
+        "SIGBUS",
+        "SIGFPE",
+        "SIGKILL",
+        "SIGUSR1",
+        "SIGSEGV",
+        "SIGUSR2",
+        "SIGPIPE",
+        "SIGALRM",
+        "SIGTERM",
+        "SIGSTKFLT",
+        "SIGCHLD",
+        "SIGCONT",
+        "SIGSTOP",
+        "SIGTSTP",
+        "SIGTTIN",
+        "SIGTTOU",
+        "SIGURG",
+        "SIGXCPU",
+        "SIGXFSZ",
+        "SIGVTALRM",
+        "SIGPROF",
+        "SIGWINCH",
+        "SIGIO",
+        "SIGPWR",
         "SIGSYS",
     ];
     match usize::try_from(number).ok().and_then(|i| NAMES.get(i)) {
@@ -268,7 +297,9 @@ fn excerpt(bytes: &[u8]) -> String {
     let bytes = &bytes[start..];
     match std::str::from_utf8(bytes) {
         Ok(text) => text.to_owned(),
-        Err(error) if error.error_len().is_none() => String::from_utf8_lossy(&bytes[..error.valid_up_to()]).into_owned(),
+        Err(error) if error.error_len().is_none() => {
+            String::from_utf8_lossy(&bytes[..error.valid_up_to()]).into_owned()
+        }
         Err(_) => String::from_utf8_lossy(bytes).into_owned(),
     }
 }
@@ -308,8 +339,7 @@ mod tests {
     use super::*;
 
     fn exited(code: i32, stdout: &str, stderr: &str) -> (Finished, Option<String>) {
-        let remains =
-            Remains { stdout: stdout.into(), stderr_tail: stderr.into(), figures: Figures::default() };
+        let remains = Remains { stdout: stdout.into(), stderr_tail: stderr.into(), figures: Figures::default() };
         remains.exited(Exit::Code(code), |_| None)
     }
 

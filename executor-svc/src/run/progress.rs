@@ -44,7 +44,8 @@ mod tests {
 
     #[test]
     fn lines_that_tell_progress() {
-        let text = "a\n::progress {\"progress\": 1}\n::progress {\"progress\": 3, \"total\": 10, \"message\": \"m\"}\r\nb\n";
+        let text =
+            "a\n::progress {\"progress\": 1}\n::progress {\"progress\": 3, \"total\": 10, \"message\": \"m\"}\r\nb\n";
         let told = |progress, total, message: &str| Progress { progress, total, message: message.into() };
         assert_eq!(all_in(text).collect::<Vec<_>>(), [told(1.0, None, ""), told(3.0, Some(10.0), "m")]);
         for none in ["", "x ::progress {\"progress\": 1}\n", "::progress {\"progress\": \"1\"}\n", "::progress \n"] {

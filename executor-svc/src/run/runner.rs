@@ -88,7 +88,9 @@ impl Runner {
     pub fn new(limits: Limits, environment: BTreeMap<String, String>, mirror: Mirror, pool: Pool) -> Self {
         let admission = Admission::new(limits.slots, limits.queue);
         let table = RunTable::new(limits.keep_finished);
-        Self { inner: Arc::new(Inner { limits, environment, mirror, pool, admission, table, tasks: Default::default() }) }
+        Self {
+            inner: Arc::new(Inner { limits, environment, mirror, pool, admission, table, tasks: Default::default() }),
+        }
     }
 
     /// Starts a run, or finds the one that this call started before.
@@ -101,11 +103,8 @@ impl Runner {
             request.agent.clone_from(&inner.limits.default_agent);
         }
         let raw = std::mem::replace(&mut request.arguments, RawArguments::None);
-        let arguments = if raw.size() > LARGE {
-            blocking(move || Arguments::parse(raw)).await?
-        } else {
-            Arguments::parse(raw)
-        }?;
+        let arguments =
+            if raw.size() > LARGE { blocking(move || Arguments::parse(raw)).await? } else { Arguments::parse(raw) }?;
         let fingerprint = fingerprint(&request, &arguments);
         if let Some(found) = self.find_same(&request, &fingerprint)? {
             return Ok(found);
@@ -299,18 +298,26 @@ fn permit(inner: &Inner, catalog: &MirroredCatalog, request: &RunRequest) -> Res
     match rule(subprocess.class, view.permission_mode()) {
         Ruling::Runs => {}
         Ruling::Refused => {
-            let who = if request.agent.is_empty() { "a call without an agent".to_owned() } else { format!("agent {:?}", request.agent) };
+            let who = if request.agent.is_empty() {
+                "a call without an agent".to_owned()
+            } else {
+                format!("agent {:?}", request.agent)
+            };
             let message = format!(
                 "skill {name:?} is {class}, and {who} is {mode}: use an agent whose permission_mode allows the class"
             );
-            return Err(Refusal::new(Reason::ClassNotPermitted, message).with("class", class).with("permission_mode", mode));
+            return Err(Refusal::new(Reason::ClassNotPermitted, message)
+                .with("class", class)
+                .with("permission_mode", mode));
         }
         Ruling::NeedsSignatures(n) => {
             let message = format!(
                 "skill {name:?} is {class}: it needs an approval with {n} signature{}, and this version takes none; only safe skills run",
                 if n == 1 { "" } else { "s" }
             );
-            return Err(Refusal::new(Reason::ApprovalRequired, message).with("class", class).with("signatures", n.to_string()));
+            return Err(Refusal::new(Reason::ApprovalRequired, message)
+                .with("class", class)
+                .with("signatures", n.to_string()));
         }
     }
     let package = inner.mirror.hold(&found.skill.digest).ok_or_else(|| {
@@ -323,7 +330,8 @@ fn permit(inner: &Inner, catalog: &MirroredCatalog, request: &RunRequest) -> Res
 }
 
 fn not_runnable(name: &str) -> Refusal {
-    let message = format!("skill {name:?} is a playbook: it is read by the model, not run; run a skill of kind SUBPROCESS");
+    let message =
+        format!("skill {name:?} is a playbook: it is read by the model, not run; run a skill of kind SUBPROCESS");
     Refusal::new(Reason::NotRunnable, message)
 }
 
@@ -336,14 +344,7 @@ fn limit(subprocess: &Subprocess, asked: Option<Duration>, most: Duration) -> Du
 fn fingerprint(request: &RunRequest, arguments: &Arguments) -> Digest {
     let mut labels: Vec<_> = request.labels.iter().collect();
     labels.sort();
-    let parts = (
-        &request.skill,
-        &request.agent,
-        arguments.sha256(),
-        request.timeout,
-        request.expected_digest,
-        labels,
-    );
+    let parts = (&request.skill, &request.agent, arguments.sha256(), request.timeout, request.expected_digest, labels);
     Digest::of(format!("{parts:?}").as_bytes())
 }
 

@@ -1,9 +1,19 @@
 //! Processes: the slot processes that start skills, the pool that keeps them, and the thread that waits for all of them.
 //! Knows no catalog and no wire.
 
+mod confine;
+mod pool;
+mod protocol;
+mod reaper;
+mod spawn;
+pub mod supervisor;
+mod tree;
+
 use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::time::Duration;
+
+pub use pool::{Pool, PoolOptions, Slot, SlotError};
 
 /// What a slot is to start.
 #[derive(Clone, Copy, Debug)]

@@ -1,9 +1,32 @@
 //! From disk to values: roots, what is found under them, and what became of it. Knows no catalog and no wire.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use skillyard::{Agent, PackageFile, Skill, Source};
+
+mod agent_file;
+mod cloud;
+pub mod codes;
+mod discover;
+mod entry;
+mod findings;
+mod frontmatter;
+mod json;
+mod manifest;
+mod memory;
+mod node;
+mod package;
+mod playbook;
+mod root;
+mod stamp;
+mod text;
+mod walk;
+
+pub use discover::{scan_agents, scan_skills};
+pub use package::open;
+pub use root::{Layout, Tier, TierError, roots, split_dirs, split_roots};
 
 /// A directory under which skills, or agents, are looked for.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -92,18 +115,55 @@ pub enum Stage {
 }
 
 /// All that was found under one root.
-#[derive(Clone, Debug, PartialEq)]
+///
+/// It also remembers what it was made from: given to the next scan of the same root, what did not change is not read
+/// again.
+#[derive(Clone, Debug)]
 pub struct Scan<T> {
     /// The root, with the state that looking at it gave.
     pub root: Root,
     /// In sorted order of their paths.
     pub candidates: Vec<Candidate<T>>,
+    memory: memory::Memory,
 }
 
 /// A scan of skills.
 pub type SkillScan = Scan<FoundSkill>;
 /// A scan of agent files.
 pub type AgentScan = Scan<Agent>;
+
+impl<T> Scan<T> {
+    /// One that remembers nothing; `candidates` in sorted order of their paths.
+    #[must_use]
+    pub fn new(root: Root, candidates: Vec<Candidate<T>>) -> Self {
+        Self { root, candidates, memory: memory::Memory::new() }
+    }
+
+    /// When the youngest file of all that was found last changed.
+    #[must_use]
+    pub fn youngest(&self) -> Option<SystemTime> {
+        self.memory.values().filter_map(memory::Remembered::youngest).max()
+    }
+
+    /// Whether a file was less than 500 ms old when it was read, so that it may be in the middle of being written: scan
+    /// once more 500 ms later.
+    #[must_use]
+    pub fn needs_second_look(&self) -> bool {
+        self.memory.values().any(memory::Remembered::unsettled)
+    }
+
+    fn candidate(&self, path: &Path) -> Option<&Candidate<T>> {
+        let index = self.candidates.binary_search_by(|candidate| candidate.path.as_path().cmp(path)).ok()?;
+        self.candidates.get(index)
+    }
+}
+
+/// What was found, not what is remembered of it.
+impl<T: PartialEq> PartialEq for Scan<T> {
+    fn eq(&self, other: &Self) -> bool {
+        self.root == other.root && self.candidates == other.candidates
+    }
+}
 
 /// One thing that is wrong or doubtful.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -1,0 +1,407 @@
+//! From what was found under the roots to one catalog: precedence, names that are taken, and the report. It reads no
+//! file and cannot fail: what is not good enough is in the report.
+
+use std::collections::btree_map::Entry as Slot;
+use std::collections::{BTreeMap, HashMap};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use skillyard::skill::Kind;
+use skillyard::{Agent, SkillName, Source};
+
+use super::fingerprint;
+use super::report::{Fate, Key, Report, Reported, RootReport, Subject};
+use super::snapshot::{Catalog, Entry};
+use crate::source::{AgentScan, Candidate, Diagnostic, FoundSkill, Root, RootKind, Scan, Severity, SkillScan};
+
+/// What was found under a root of either kind.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Scanned {
+    /// Of a root of skills.
+    Skills(SkillScan),
+    /// Of the directory of agents.
+    Agents(AgentScan),
+}
+
+impl Scanned {
+    /// Nothing, under this root.
+    #[must_use]
+    pub fn empty(root: Root) -> Self {
+        match root.kind {
+            RootKind::Skills(_) => Self::Skills(Scan::new(root, Vec::new())),
+            RootKind::Agents => Self::Agents(Scan::new(root, Vec::new())),
+        }
+    }
+
+    /// The root, with the state that looking at it gave.
+    #[must_use]
+    pub fn root(&self) -> &Root {
+        match self {
+            Self::Skills(scan) => &scan.root,
+            Self::Agents(scan) => &scan.root,
+        }
+    }
+
+    /// Whether a file was so young that it may have changed unseen.
+    #[must_use]
+    pub fn needs_second_look(&self) -> bool {
+        match self {
+            Self::Skills(scan) => scan.needs_second_look(),
+            Self::Agents(scan) => scan.needs_second_look(),
+        }
+    }
+
+    /// What was found when the root could be read, after a look that could not: with its state and what it says.
+    #[must_use]
+    pub fn kept(mut self, failed: Self) -> Self {
+        match (&mut self, failed) {
+            (Self::Skills(kept), Self::Skills(failed)) => {
+                kept.root = failed.root;
+                kept.candidates.extend(failed.candidates);
+            }
+            (Self::Agents(kept), Self::Agents(failed)) => {
+                kept.root = failed.root;
+                kept.candidates.extend(failed.candidates);
+            }
+            (_, other) => return other,
+        }
+        self
+    }
+}
+
+/// Makes a catalog of what was found, roots in order of precedence. Of the catalog before only what is expensive to
+/// make again is taken.
+#[must_use]
+pub fn load(scans: &[Arc<Scanned>], loaded_at: SystemTime, before: Option<&Catalog>) -> Catalog {
+    let mut loader = Loader { before, skills: BTreeMap::new(), agents: BTreeMap::new(), candidates: Vec::new() };
+    // Agents last: they are checked against the skills that there are.
+    for (root, scan) in scans.iter().enumerate() {
+        if let Scanned::Skills(scan) = scan.as_ref() {
+            loader.add_skills(root, scan);
+        }
+    }
+    for (root, scan) in scans.iter().enumerate() {
+        if let Scanned::Agents(scan) = scan.as_ref() {
+            loader.add_agents(root, scan);
+        }
+    }
+    let Loader { skills, agents, mut candidates, .. } = loader;
+    candidates.sort_by(|a, b| a.key.cmp(&b.key));
+    let mut roots: Vec<_> =
+        scans.iter().map(|scan| RootReport { root: scan.root().clone(), registered: 0, skipped: 0 }).collect();
+    for candidate in &candidates {
+        let root = &mut roots[candidate.key.root];
+        *(if candidate.is_registered() { &mut root.registered } else { &mut root.skipped }) += 1;
+    }
+    let skills = skills.into_iter().map(|(name, (_, entry))| (name, entry)).collect();
+    let agents = agents.into_iter().map(|(name, (_, agent))| (name, agent)).collect();
+    Catalog::new(skills, agents, Report { loaded_at, roots, candidates })
+}
+
+struct Loader<'a> {
+    before: Option<&'a Catalog>,
+    skills: BTreeMap<SkillName, (PathBuf, Entry)>,
+    agents: BTreeMap<String, (PathBuf, Arc<Agent>)>,
+    candidates: Vec<Reported>,
+}
+
+impl Loader<'_> {
+    fn add_skills(&mut self, root: usize, scan: &SkillScan) {
+        let mut keys = Keys::new(root);
+        for candidate in &scan.candidates {
+            let mut diagnostics = candidate.diagnostics.clone();
+            let fate = match &candidate.value {
+                None => failed(candidate),
+                Some(found) => match self.skills.entry(found.skill.name.clone()) {
+                    Slot::Occupied(taken) => {
+                        diagnostics.push(name_taken("skill", &candidate.name, &taken.get().0));
+                        Fate::NameTaken
+                    }
+                    Slot::Vacant(free) => {
+                        let known = self.before.and_then(|before| before.fingerprint_of(found));
+                        let fingerprint = known.unwrap_or_else(|| fingerprint::of_skill(&found.skill));
+                        free.insert((candidate.path.clone(), Entry { found: Arc::clone(found), fingerprint }));
+                        Fate::Registered(Some(found.skill.digest))
+                    }
+                },
+            };
+            self.candidates.push(Reported {
+                key: keys.next(&candidate.path),
+                name: candidate.name.clone(),
+                subject: subject(scan.root.kind, candidate.value.as_deref()),
+                fate,
+                diagnostics,
+            });
+        }
+    }
+
+    fn add_agents(&mut self, root: usize, scan: &AgentScan) {
+        let mut keys = Keys::new(root);
+        for candidate in &scan.candidates {
+            let mut diagnostics = candidate.diagnostics.clone();
+            let fate = match &candidate.value {
+                None => failed(candidate),
+                Some(agent) => {
+                    diagnostics.extend(unknown_skills(agent, &self.skills));
+                    match self.agents.entry(agent.name.clone()) {
+                        Slot::Occupied(taken) => {
+                            diagnostics.push(name_taken("agent", &candidate.name, &taken.get().0));
+                            Fate::NameTaken
+                        }
+                        Slot::Vacant(free) => {
+                            free.insert((candidate.path.clone(), Arc::clone(agent)));
+                            Fate::Registered(None)
+                        }
+                    }
+                }
+            };
+            let (key, name) = (keys.next(&candidate.path), candidate.name.clone());
+            self.candidates.push(Reported { key, name, subject: Subject::Agent, fate, diagnostics });
+        }
+    }
+}
+
+/// Numbers the candidates of one path.
+struct Keys {
+    root: usize,
+    seen: HashMap<PathBuf, usize>,
+}
+
+impl Keys {
+    fn new(root: usize) -> Self {
+        Self { root, seen: HashMap::new() }
+    }
+
+    fn next(&mut self, path: &Path) -> Key {
+        let count = self.seen.entry(path.to_owned()).or_default();
+        *count += 1;
+        Key { root: self.root, path: path.to_owned(), ordinal: *count - 1 }
+    }
+}
+
+fn failed<T>(candidate: &Candidate<T>) -> Fate {
+    candidate.failed.map_or(Fate::PassedOver, Fate::Failed)
+}
+
+fn subject(kind: RootKind, found: Option<&FoundSkill>) -> Subject {
+    match (found.map(|found| &found.skill.kind), kind) {
+        (Some(Kind::Subprocess(_)), _) | (None, RootKind::Skills(Source::External)) => Subject::Subprocess,
+        (Some(Kind::Playbook(_)), _) | (None, RootKind::Skills(_)) => Subject::Playbook,
+        (None, RootKind::Agents) => Subject::Agent,
+    }
+}
+
+fn name_taken(what: &str, name: &str, by: &Path) -> Diagnostic {
+    let by = by.display();
+    let message = format!("the {what} {name:?} is registered from {by} already: rename one of the two, or remove one");
+    Diagnostic { severity: Severity::Error, code: "E_NAME_TAKEN", message, line: 0, column: 0 }
+}
+
+/// Because a missing list means every skill, a name that is misspelt matters.
+fn unknown_skills<'a, V>(
+    agent: &'a Agent,
+    skills: &'a BTreeMap<SkillName, V>,
+) -> impl Iterator<Item = Diagnostic> + 'a {
+    let lists = [("skills", &agent.skills), ("disallowed_skills", &agent.disallowed_skills)];
+    lists.into_iter().flat_map(move |(list, names)| {
+        names.iter().filter(move |name| *name != "*" && !skills.contains_key(name.as_str())).map(move |name| {
+            Diagnostic {
+                severity: Severity::Warning,
+                code: "W_UNKNOWN_SKILL",
+                message: format!("{list} names {name:?}, and there is no such skill: correct the name, or remove it"),
+                line: 0,
+                column: 0,
+            }
+        })
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::source::{Package, RootState, Stage};
+    use skillyard::skill::{Card, Class, EMPTY_SCHEMA, Playbook, Subprocess};
+    use skillyard::{Digest, PermissionMode, Skill, View};
+    use std::time::Duration;
+
+    fn root(path: &str, kind: RootKind) -> Root {
+        Root { path: path.into(), kind, state: RootState::Registered }
+    }
+
+    fn skill(root: &str, directory: &str, name: &str, source: Source, content: &str) -> Candidate<FoundSkill> {
+        let kind = match source {
+            Source::External => Kind::Subprocess(Subprocess {
+                schema_json: EMPTY_SCHEMA.into(),
+                entry: "run".parse().unwrap(),
+                env_allow: Vec::new(),
+                timeout_seconds: 30,
+                class: Class::Safe,
+            }),
+            _ => Kind::Playbook(Playbook::default()),
+        };
+        let file = if source == Source::External { "skill.json" } else { "SKILL.md" };
+        let found = FoundSkill {
+            skill: Skill {
+                name: name.parse().unwrap(),
+                description: "d".into(),
+                source,
+                digest: Digest::of(content.as_bytes()),
+                path: directory.into(),
+                kind,
+                card: Card::default(),
+                extra: serde_json::Map::new(),
+                modified_at: SystemTime::UNIX_EPOCH,
+            },
+            package: Package { directory: PathBuf::from(root).join(directory), files: Vec::new() },
+        };
+        let path = PathBuf::from(root).join(directory).join(file);
+        Candidate { path, name: name.into(), value: Some(Arc::new(found)), diagnostics: Vec::new(), failed: None }
+    }
+
+    fn agent(path: &str, name: &str, skills: &[&str]) -> Candidate<Agent> {
+        let agent = Agent {
+            name: name.into(),
+            description: String::new(),
+            skills: skills.iter().map(ToString::to_string).collect(),
+            disallowed_skills: ["*".to_owned()].into(),
+            permission_mode: PermissionMode::ReadOnly,
+        };
+        let path = path.into();
+        Candidate { path, name: name.into(), value: Some(Arc::new(agent)), diagnostics: Vec::new(), failed: None }
+    }
+
+    fn skills(path: &str, source: Source, found: &[(&str, &str, &str)]) -> Arc<Scanned> {
+        let candidates = found.iter().map(|(dir, name, content)| skill(path, dir, name, source, content)).collect();
+        Arc::new(Scanned::Skills(Scan::new(root(path, RootKind::Skills(source)), candidates)))
+    }
+
+    fn agents(found: Vec<Candidate<Agent>>) -> Arc<Scanned> {
+        Arc::new(Scanned::Agents(Scan::new(root("/agents", RootKind::Agents), found)))
+    }
+
+    fn load(scans: &[Arc<Scanned>]) -> Catalog {
+        super::load(scans, SystemTime::UNIX_EPOCH, None)
+    }
+
+    fn registered(catalog: &Catalog) -> Vec<&Path> {
+        let candidates = &catalog.report().candidates;
+        candidates.iter().filter(|c| c.is_registered()).map(|c| c.key.path.as_path()).collect()
+    }
+
+    #[test]
+    fn the_first_of_a_name_wins() {
+        let catalog = load(&[
+            skills("/e1", Source::External, &[("b", "x", "1"), ("c", "x", "2")]),
+            skills("/e0", Source::External, &[("a", "x", "3"), ("b", "y", "4")]),
+            skills("/o", Source::Override, &[("y", "y", "5"), ("z", "z", "6")]),
+            skills("/c", Source::Cloud, &[("z", "z", "7")]),
+            agents(vec![agent("/agents/a.md", "a", &[]), agent("/agents/b.md", "a", &["x"])]),
+        ]);
+        assert_eq!(
+            registered(&catalog),
+            ["/e1/b/skill.json", "/e0/b/skill.json", "/o/z/SKILL.md", "/agents/a.md"].map(Path::new)
+        );
+        let loser = &catalog.report().candidates[1];
+        assert_eq!((loser.key.path.to_str(), loser.fate), (Some("/e1/c/skill.json"), Fate::NameTaken));
+        assert_eq!(loser.diagnostics[0].code, "E_NAME_TAKEN");
+        assert!(loser.diagnostics[0].message.contains("/e1/b/skill.json"), "{loser:?}");
+        let counts: Vec<_> = catalog.report().roots.iter().map(|root| (root.registered, root.skipped)).collect();
+        assert_eq!(counts, [(1, 1), (1, 1), (1, 1), (0, 1), (1, 1)]);
+        assert!(catalog.agent("a").unwrap().skills.is_empty());
+        assert_eq!(catalog.package(&Digest::of(b"6")).unwrap().skill.name.as_str(), "z");
+        assert!(catalog.package(&Digest::of(b"7")).is_none(), "what is not registered cannot be fetched");
+    }
+
+    #[test]
+    fn agents_are_checked_against_the_skills() {
+        let catalog = load(&[
+            agents(vec![agent("/agents/a.md", "a", &["*", "x", "misspelt"])]),
+            skills("/e", Source::External, &[("x", "x", "1")]),
+        ]);
+        let codes: Vec<_> = catalog.report().candidates[0].diagnostics.iter().map(|d| (d.code, &d.message)).collect();
+        assert_eq!(codes.len(), 1);
+        assert!(codes[0].0 == "W_UNKNOWN_SKILL" && codes[0].1.contains("misspelt"), "{codes:?}");
+        assert!(catalog.report().candidates[0].is_registered());
+    }
+
+    #[test]
+    fn a_version_is_of_what_is_there_not_of_where_or_when() {
+        let base =
+            load(&[skills("/e", Source::External, &[("x", "x", "1")]), agents(vec![agent("/a/a.md", "a", &[])])]);
+        let scans = [
+            skills("/elsewhere", Source::External, &[("x", "x", "1")]),
+            skills("/empty", Source::Override, &[]),
+            agents(vec![agent("/b/b.md", "a", &[])]),
+        ];
+        let mut touched = scans.clone();
+        if let Scanned::Skills(scan) = Arc::make_mut(&mut touched[0]) {
+            let found = Arc::make_mut(scan.candidates[0].value.as_mut().unwrap());
+            found.skill.modified_at += Duration::from_secs(1);
+        }
+        let later = super::load(&touched, SystemTime::now(), Some(&load(&scans)));
+        assert_eq!(later.version(), base.version());
+        assert_eq!(later.difference(Some(&base)), super::super::snapshot::Difference::default());
+
+        let others = [
+            load(&[skills("/e", Source::External, &[("x", "x", "2")]), agents(vec![agent("/a/a.md", "a", &[])])]),
+            load(&[skills("/e", Source::External, &[("y", "x", "1")]), agents(vec![agent("/a/a.md", "a", &[])])]),
+            load(&[skills("/e", Source::External, &[("x", "y", "1")]), agents(vec![agent("/a/a.md", "a", &[])])]),
+            load(&[skills("/e", Source::Override, &[("x", "x", "1")]), agents(vec![agent("/a/a.md", "a", &[])])]),
+            load(&[skills("/e", Source::External, &[("x", "x", "1")]), agents(vec![agent("/a/a.md", "b", &[])])]),
+            load(&[skills("/e", Source::External, &[("x", "x", "1")]), agents(vec![agent("/a/a.md", "a", &["x"])])]),
+            load(&[skills("/e", Source::External, &[("x", "x", "1")]), agents(vec![])]),
+            load(&[]),
+        ];
+        for (i, other) in others.iter().enumerate() {
+            assert_ne!(other.version(), base.version(), "{i}");
+        }
+    }
+
+    #[test]
+    fn how_catalogs_differ() {
+        let before = load(&[skills("/e", Source::External, &[("a", "a", "1"), ("b", "b", "1"), ("c", "c", "1")])]);
+        let scans =
+            [skills("/e", Source::External, &[("b", "b", "2"), ("c", "c", "1"), ("d", "d", "1"), ("e", "e", "1")])];
+        let after = super::load(&scans, SystemTime::now(), Some(&before));
+        let difference = after.difference(Some(&before));
+        assert_eq!((difference.added, difference.changed, difference.removed), (2, 1, 1));
+        let first = before.difference(None);
+        assert_eq!((first.added, first.changed, first.removed), (3, 0, 0));
+    }
+
+    #[test]
+    fn views() {
+        let catalog = load(&[
+            skills("/e", Source::External, &[("x", "x", "1"), ("y", "y", "2")]),
+            skills("/w", Source::Project, &[("z", "z", "3")]),
+            agents(vec![agent("/agents/none.md", "none", &[])]),
+        ]);
+        let seen = |agent, default| -> Vec<_> {
+            let view = catalog.view(agent, default).unwrap();
+            catalog.skills(view, None).map(|found| found.skill.name.as_str()).collect()
+        };
+        assert_eq!(seen("", None), ["x", "y", "z"]);
+        assert_eq!(seen("none", None), ["z"], "the workspace's are seen whatever the lists say");
+        assert_eq!(seen("", Some("none")), ["z"]);
+        for (agent, default) in [("who", None), ("", Some("who")), ("who", Some("none"))] {
+            assert_eq!(catalog.view(agent, default).unwrap_err().0, "who");
+        }
+        let view = catalog.view("none", None).unwrap();
+        assert!(catalog.skill(view, "x").is_none());
+        assert_eq!(catalog.skills(View::unfiltered(), Some("x")).count(), 2);
+    }
+
+    #[test]
+    fn a_candidate_that_failed_is_reported_and_nothing_else() {
+        let mut broken = skill("/e", "b", "b", Source::External, "1");
+        (broken.value, broken.failed) = (None, Some(Stage::Build));
+        let mut hidden = skill("/e", ".git", "h", Source::External, "1");
+        hidden.value = None;
+        let scan = Scan::new(root("/e", RootKind::Skills(Source::External)), vec![hidden, broken]);
+        let catalog = load(&[Arc::new(Scanned::Skills(scan))]);
+        let fates: Vec<_> = catalog.report().candidates.iter().map(|c| (c.fate, c.is_problem())).collect();
+        assert_eq!(fates, [(Fate::PassedOver, true), (Fate::Failed(Stage::Build), true)]);
+        assert_eq!(catalog.report().counts(), (0, 2));
+    }
+}

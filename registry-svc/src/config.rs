@@ -1,0 +1,341 @@
+//! What the registry is told: flags and environment variables, checked once, every fault at once. Nothing else reads the
+//! environment.
+
+use std::ffi::{OsStr, OsString};
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::Parser;
+use skillyard::service::serve::is_loopback;
+use skillyard::service::telemetry::{self, LogFormat};
+
+use crate::source::{self, Layout, Tier};
+
+const DEFAULT_LISTEN: &str = "127.0.0.1:50051";
+const DEFAULT_TIER: &str = "free";
+const DEFAULT_RESCAN: &str = "30s";
+const DEFAULT_LOG: &str = "info";
+const DEFAULT_LOG_FORMAT: &str = "text";
+/// Between two rescans: a rescan of many skills takes a part of a second.
+const RESCAN: std::ops::RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::from_secs(24 * 60 * 60);
+
+/// A configuration that can be served.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Where to listen; a loopback address.
+    pub listen: SocketAddr,
+    /// Where skills and agents are.
+    pub layout: Layout,
+    /// On whose behalf a call without an agent is answered.
+    pub default_agent: Option<String>,
+    /// Between two looks at files that nothing was heard of.
+    pub rescan_interval: Duration,
+}
+
+/// Finds the skills of LLM agents, decides who may see and run which, and tells everyone else.
+///
+/// Without a subcommand it serves.
+#[derive(Clone, Debug, Default, Parser)]
+#[command(name = "registry-svc", version)]
+pub struct Raw {
+    /// Address to listen on; a loopback address [default: 127.0.0.1:50051]
+    #[arg(long, env = "SKILLYARD_REGISTRY_LISTEN", value_name = "IP:PORT")]
+    listen: Option<OsString>,
+    /// Roots of subprocess skills (skill.json), absolute, separated by ':' or ','
+    #[arg(long, env = "ONGRID_SKILLS_EXTERNAL_DIRS", value_name = "DIRS")]
+    external_dirs: Option<OsString>,
+    /// Roots of playbooks (SKILL.md) that beat all others, absolute, separated by ':'; for tests and development
+    #[arg(long, env = "OMICOS_SKILL_ROOTS", value_name = "DIRS")]
+    skill_roots: Option<OsString>,
+    /// The mirror of an admin server, whose playbooks are in skills/ [default: ~/.omicos/cloud-skills]
+    #[arg(long, env = "OMICOS_SKILLS_CACHE_DIR", value_name = "DIR")]
+    cloud_dir: Option<OsString>,
+    /// The workspace, whose playbooks are in skills/ and .omicos/skills/; from tier lab on
+    #[arg(long, env = "SKILLYARD_WORKSPACE", value_name = "DIR")]
+    workspace: Option<OsString>,
+    /// The entitlement: community = free < plus < pro < lab < ent = enterprise [default: free]
+    #[arg(long, env = "SKILLYARD_TIER", value_name = "TIER")]
+    tier: Option<OsString>,
+    /// The agents' files, Markdown with frontmatter
+    #[arg(long, env = "SKILLYARD_AGENTS_DIR", value_name = "DIR")]
+    agents_dir: Option<OsString>,
+    /// The agent of a call that names none; without it, such a call sees every skill and runs safe ones
+    #[arg(long, env = "SKILLYARD_DEFAULT_AGENT", value_name = "AGENT")]
+    default_agent: Option<OsString>,
+    /// Between two looks at all files, 1s to 24h; most changes are seen at once [default: 30s]
+    #[arg(long, env = "SKILLYARD_RESCAN_INTERVAL", value_name = "TIME")]
+    rescan_interval: Option<OsString>,
+    /// What is logged: error, warn, info, debug, trace, or target=level between commas [default: info]
+    #[arg(long, env = "SKILLYARD_LOG", value_name = "FILTER")]
+    log: Option<OsString>,
+    /// How it is logged: text or json [default: text]
+    #[arg(long, env = "SKILLYARD_LOG_FORMAT", value_name = "FORMAT")]
+    log_format: Option<OsString>,
+    /// Where the default of --cloud-dir lies.
+    #[arg(skip = std::env::var_os("HOME"))]
+    home: Option<OsString>,
+}
+
+/// One thing that is wrong with a configuration.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{flag} ({variable}) is {value:?}: {advice}")]
+pub struct Fault {
+    flag: &'static str,
+    variable: &'static str,
+    value: String,
+    advice: String,
+}
+
+impl Raw {
+    /// Starts logging; with the defaults in place of what [`Config::check`] finds wrong.
+    pub fn start_logging(&self) {
+        let mut checker = Checker::default();
+        let format = checker.log_format(self).unwrap_or_default();
+        let Ok(filter) = telemetry::filter(checker.log_filter(self).unwrap_or(DEFAULT_LOG)) else { return };
+        telemetry::init(format, filter);
+    }
+}
+
+impl Config {
+    /// Checks everything that was given.
+    ///
+    /// # Errors
+    /// All faults, in the order of the flags.
+    pub fn check(raw: &Raw) -> Result<Self, Vec<Fault>> {
+        let mut checker = Checker::default();
+        let listen = checker.listen(raw);
+        let external_dirs = checker.directories(EXTERNAL_DIRS.of(&raw.external_dirs), source::split_dirs);
+        let skill_roots = checker.directories(SKILL_ROOTS.of(&raw.skill_roots), source::split_roots);
+        let workspace = checker.directory(WORKSPACE.of(&raw.workspace));
+        let tier = checker.tier(raw);
+        let agents_dir = checker.directory(AGENTS_DIR.of(&raw.agents_dir));
+        let default_agent = checker.default_agent(raw);
+        let rescan_interval = checker.rescan_interval(raw);
+        checker.log_filter(raw);
+        checker.log_format(raw);
+        match (listen, tier, rescan_interval) {
+            (Some(listen), Some(tier), Some(rescan_interval)) if checker.faults.is_empty() => {
+                let cloud_dir = cloud_dir(raw);
+                let layout = Layout { external_dirs, skill_roots, cloud_dir, workspace, tier, agents_dir };
+                Ok(Self { listen, layout, default_agent, rescan_interval })
+            }
+            _ => Err(checker.faults),
+        }
+    }
+}
+
+/// Other programs use it too: where it is wrong it is a root that is skipped, not a fault.
+fn cloud_dir(raw: &Raw) -> Option<PathBuf> {
+    let given = raw.cloud_dir.as_ref().filter(|value| !value.is_empty()).map(PathBuf::from);
+    let home = raw.home.as_ref().filter(|value| !value.is_empty()).map(PathBuf::from);
+    given.or_else(|| Some(home?.join(".omicos/cloud-skills")))
+}
+
+/// A flag and its variable.
+#[derive(Clone, Copy)]
+struct Name(&'static str, &'static str);
+
+const LISTEN: Name = Name("--listen", "SKILLYARD_REGISTRY_LISTEN");
+const EXTERNAL_DIRS: Name = Name("--external-dirs", "ONGRID_SKILLS_EXTERNAL_DIRS");
+const SKILL_ROOTS: Name = Name("--skill-roots", "OMICOS_SKILL_ROOTS");
+const WORKSPACE: Name = Name("--workspace", "SKILLYARD_WORKSPACE");
+const TIER: Name = Name("--tier", "SKILLYARD_TIER");
+const AGENTS_DIR: Name = Name("--agents-dir", "SKILLYARD_AGENTS_DIR");
+const DEFAULT_AGENT: Name = Name("--default-agent", "SKILLYARD_DEFAULT_AGENT");
+const RESCAN_INTERVAL: Name = Name("--rescan-interval", "SKILLYARD_RESCAN_INTERVAL");
+const LOG: Name = Name("--log", "SKILLYARD_LOG");
+const LOG_FORMAT: Name = Name("--log-format", "SKILLYARD_LOG_FORMAT");
+
+/// What stands behind a flag or in its variable.
+#[derive(Clone, Copy)]
+struct Given<'a> {
+    name: Name,
+    value: &'a OsStr,
+}
+
+impl Name {
+    /// An empty variable is one that is not set.
+    fn of(self, value: &Option<OsString>) -> Option<Given<'_>> {
+        let value = value.as_deref().filter(|value| !value.is_empty())?;
+        Some(Given { name: self, value })
+    }
+
+    fn or<'a>(self, value: &'a Option<OsString>, default: &'static str) -> Given<'a> {
+        self.of(value).unwrap_or(Given { name: self, value: OsStr::new(default) })
+    }
+}
+
+/// Each check gives a value, or adds a fault.
+#[derive(Default)]
+struct Checker {
+    faults: Vec<Fault>,
+}
+
+impl Checker {
+    fn listen(&mut self, raw: &Raw) -> Option<SocketAddr> {
+        let given = LISTEN.or(&raw.listen, DEFAULT_LISTEN);
+        let address = match self.text(given)?.parse() {
+            Ok(address) => address,
+            Err(_) => return self.fault(given, "write an IP address and a port, as in 127.0.0.1:50051 or [::1]:50051"),
+        };
+        match is_loopback(&address) {
+            true => Some(address),
+            false => self.fault(
+                given,
+                "it is not a loopback address, and callers from other hosts cannot be told apart; \
+                 write 127.0.0.1:PORT or [::1]:PORT",
+            ),
+        }
+    }
+
+    fn tier(&mut self, raw: &Raw) -> Option<Tier> {
+        let given = TIER.or(&raw.tier, DEFAULT_TIER);
+        match self.text(given)?.parse() {
+            Ok(tier) => Some(tier),
+            Err(_) => self.fault(given, "write community, free, plus, pro, lab, ent or enterprise"),
+        }
+    }
+
+    /// What is wrong with one of several roots is said in the load report.
+    fn directories(&mut self, given: Option<Given<'_>>, split: fn(&str) -> Vec<PathBuf>) -> Vec<PathBuf> {
+        let text = given.and_then(|given| self.text(given)).unwrap_or_default();
+        split(text)
+    }
+
+    fn directory(&mut self, given: Option<Given<'_>>) -> Option<PathBuf> {
+        let given = given?;
+        let path = PathBuf::from(given.value);
+        if path.is_absolute() { Some(path) } else { self.fault(given, "it is relative; write an absolute path") }
+    }
+
+    fn default_agent(&mut self, raw: &Raw) -> Option<String> {
+        let given = DEFAULT_AGENT.of(&raw.default_agent)?;
+        if AGENTS_DIR.of(&raw.agents_dir).is_none() {
+            return self.fault(
+                given,
+                "there is no agent without --agents-dir (SKILLYARD_AGENTS_DIR); give the directory of its file",
+            );
+        }
+        self.text(given).map(ToOwned::to_owned)
+    }
+
+    fn rescan_interval(&mut self, raw: &Raw) -> Option<Duration> {
+        let given = RESCAN_INTERVAL.or(&raw.rescan_interval, DEFAULT_RESCAN);
+        match humantime::parse_duration(self.text(given)?) {
+            Ok(interval) if RESCAN.contains(&interval) => Some(interval),
+            Ok(_) => self.fault(given, "write a time from 1s to 24h"),
+            Err(error) => self.fault(given, format!("{error}; write a time from 1s to 24h, as in 30s or 5m")),
+        }
+    }
+
+    fn log_filter<'a>(&mut self, raw: &'a Raw) -> Option<&'a str> {
+        let given = LOG.or(&raw.log, DEFAULT_LOG);
+        let text = self.text(given)?;
+        match telemetry::filter(text) {
+            Ok(_) => Some(text),
+            Err(error) => self.fault(given, error.to_string()),
+        }
+    }
+
+    fn log_format(&mut self, raw: &Raw) -> Option<LogFormat> {
+        let given = LOG_FORMAT.or(&raw.log_format, DEFAULT_LOG_FORMAT);
+        match self.text(given)? {
+            "text" => Some(LogFormat::Text),
+            "json" => Some(LogFormat::Json),
+            _ => self.fault(given, "write text or json"),
+        }
+    }
+
+    fn text<'a>(&mut self, given: Given<'a>) -> Option<&'a str> {
+        given.value.to_str().or_else(|| self.fault(given, "it is not UTF-8; write it in UTF-8"))
+    }
+
+    fn fault<T>(&mut self, given: Given<'_>, advice: impl Into<String>) -> Option<T> {
+        let Given { name: Name(flag, variable), value } = given;
+        let value = value.to_string_lossy().into_owned();
+        self.faults.push(Fault { flag, variable, value, advice: advice.into() });
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::ffi::OsStringExt as _;
+
+    fn some(text: &str) -> Option<OsString> {
+        Some(text.into())
+    }
+
+    #[test]
+    fn defaults() {
+        let config = Config::check(&Raw { home: some("/home/u"), tier: some(""), ..Raw::default() }).unwrap();
+        assert_eq!(config.listen.to_string(), "127.0.0.1:50051");
+        assert_eq!(config.layout.cloud_dir, Some("/home/u/.omicos/cloud-skills".into()));
+        assert_eq!(config.layout.tier.to_string(), "free");
+        assert_eq!((config.layout.external_dirs.len(), config.layout.skill_roots.len()), (0, 0));
+        assert_eq!((config.layout.workspace, config.layout.agents_dir, config.default_agent), (None, None, None));
+        assert_eq!(config.rescan_interval, Duration::from_secs(30));
+        assert_eq!(Config::check(&Raw::default()).unwrap().layout.cloud_dir, None, "there is no home to look into");
+    }
+
+    #[test]
+    fn every_fault_at_once_with_what_to_write() {
+        let faults = Config::check(&Raw {
+            listen: some("0.0.0.0:50051"),
+            external_dirs: Some(OsString::from_vec(b"/a\xff".to_vec())),
+            workspace: some("here"),
+            tier: some("gold"),
+            agents_dir: some("agents"),
+            rescan_interval: some("0s"),
+            log: some("a=b=c"),
+            log_format: some("xml"),
+            ..Raw::default()
+        })
+        .unwrap_err();
+        let flags: Vec<_> = faults.iter().map(|fault| fault.flag).collect();
+        let all = [
+            "--listen",
+            "--external-dirs",
+            "--workspace",
+            "--tier",
+            "--agents-dir",
+            "--rescan-interval",
+            "--log",
+            "--log-format",
+        ];
+        assert_eq!(flags, all);
+        assert_eq!(
+            faults[2].to_string(),
+            r#"--workspace (SKILLYARD_WORKSPACE) is "here": it is relative; write an absolute path"#
+        );
+    }
+
+    #[test]
+    fn where_it_may_listen() {
+        let check = |listen| Config::check(&Raw { listen: some(listen), ..Raw::default() });
+        for good in ["127.0.0.1:0", "127.8.0.1:1", "[::1]:50051", "[::ffff:127.0.0.1]:1"] {
+            assert!(check(good).is_ok(), "{good}");
+        }
+        for bad in ["0.0.0.0:1", "[::]:1", "10.0.0.1:1", "localhost:1", "127.0.0.1", ":50051", "127.0.0.1:70000"] {
+            assert_eq!(check(bad).unwrap_err().len(), 1, "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_default_agent_needs_agents() {
+        let alone = Raw { default_agent: some("a"), ..Raw::default() };
+        assert_eq!(Config::check(&alone).unwrap_err()[0].flag, "--default-agent");
+        let config = Config::check(&Raw { agents_dir: some("/agents"), ..alone }).unwrap();
+        assert_eq!(config.default_agent.as_deref(), Some("a"));
+    }
+
+    #[test]
+    fn roots_as_they_are_separated() {
+        let raw = Raw { external_dirs: some("/a:/b,/c"), skill_roots: some("/d:/e,f"), ..Raw::default() };
+        let layout = Config::check(&raw).unwrap().layout;
+        assert_eq!(layout.external_dirs, ["/a", "/b", "/c"].map(PathBuf::from));
+        assert_eq!(layout.skill_roots, ["/d", "/e,f"].map(PathBuf::from));
+    }
+}

@@ -1,0 +1,220 @@
+//! CatalogService: what skills there are, and what became of every candidate.
+
+use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
+use std::path::PathBuf;
+
+use skillyard::pb::registry::v1 as pb;
+use skillyard::pb::skill::v1::{SkillClass, SkillKind, SkillSource};
+use skillyard::service::error::{Reason, Refusal};
+use skillyard::skill::Kind;
+use skillyard::{Class, wire};
+use tonic::{Request, Response, Status};
+
+use super::page::Page;
+use super::{unavailable, unknown_agent};
+use crate::catalog::Catalogs;
+use crate::catalog::report::{Key, Reported, RootReport};
+use crate::source::{Diagnostic, FoundSkill, RootKind, RootState, Severity};
+
+/// Answers from the current catalog.
+#[derive(Debug)]
+pub(super) struct Service {
+    catalogs: Catalogs,
+    default_agent: Option<String>,
+}
+
+impl Service {
+    pub(super) fn new(catalogs: Catalogs, default_agent: Option<String>) -> Self {
+        Self { catalogs, default_agent }
+    }
+}
+
+#[tonic::async_trait]
+impl pb::catalog_service_server::CatalogService for Service {
+    async fn list_skills(
+        &self,
+        request: Request<pb::ListSkillsRequest>,
+    ) -> Result<Response<pb::ListSkillsResponse>, Status> {
+        let request = request.into_inner();
+        let filter = Filter::of(&request)?;
+        let (kind, class) = (request.kind.to_string(), request.class.to_string());
+        let filters = ["ListSkills", &request.agent, &kind, &class, &request.category];
+        let page = Page::of(&filters, request.page_size, &request.page_token)?;
+        let catalog = self.catalogs.current().map_err(unavailable)?;
+        let view = catalog.view(&request.agent, self.default_agent.as_deref()).map_err(unknown_agent)?;
+        let total = catalog.skills(view, None).filter(|found| filter.passes(found)).count();
+        let (skills, next_page_token) = page.cut(
+            catalog.skills(view, page.after_name()).filter(|found| filter.passes(found)),
+            |found| found.skill.name.as_str().as_bytes().to_vec(),
+            |found| wire::skill_to_wire(&found.skill),
+        );
+        Ok(Response::new(pb::ListSkillsResponse {
+            skills,
+            next_page_token,
+            catalog_version: catalog.version().to_string(),
+            total_size: i32::try_from(total).unwrap_or(i32::MAX),
+        }))
+    }
+
+    async fn get_skill(&self, request: Request<pb::GetSkillRequest>) -> Result<Response<pb::GetSkillResponse>, Status> {
+        let pb::GetSkillRequest { name, agent } = request.into_inner();
+        let catalog = self.catalogs.current().map_err(unavailable)?;
+        let view = catalog.view(&agent, self.default_agent.as_deref()).map_err(unknown_agent)?;
+        let found = catalog.skill(view, &name).ok_or_else(|| Refusal::unknown_skill(&name))?;
+        Ok(Response::new(pb::GetSkillResponse {
+            skill: Some(wire::skill_to_wire(&found.skill)),
+            catalog_version: catalog.version().to_string(),
+        }))
+    }
+
+    async fn get_load_report(
+        &self,
+        request: Request<pb::GetLoadReportRequest>,
+    ) -> Result<Response<pb::GetLoadReportResponse>, Status> {
+        let pb::GetLoadReportRequest { problems_only, page_size, page_token } = request.into_inner();
+        let page = Page::of(&["GetLoadReport", &problems_only.to_string()], page_size, &page_token)?;
+        let after = page.after().map(key_from_position);
+        let catalog = self.catalogs.current().map_err(unavailable)?;
+        let report = catalog.report();
+        let rest = match &after {
+            Some(after) => report.candidates.partition_point(|candidate| candidate.key <= *after),
+            None => 0,
+        };
+        let (candidates, next_page_token) = page.cut(
+            report.candidates[rest..].iter().filter(|candidate| !problems_only || candidate.is_problem()),
+            |candidate| key_to_position(&candidate.key),
+            |candidate| candidate_to_wire(candidate),
+        );
+        let first = after.is_none();
+        Ok(Response::new(pb::GetLoadReportResponse {
+            catalog_version: catalog.version().to_string(),
+            loaded_at: Some(report.loaded_at.into()),
+            roots: report.roots.iter().filter(|_| first).map(root_to_wire).collect(),
+            candidates,
+            next_page_token,
+        }))
+    }
+
+    async fn reload(&self, _: Request<pb::ReloadRequest>) -> Result<Response<pb::ReloadResponse>, Status> {
+        let reloaded = self.catalogs.reload().await.map_err(unavailable)?;
+        let (registered, skipped) = reloaded.catalog.report().counts();
+        let difference = reloaded.difference;
+        Ok(Response::new(pb::ReloadResponse {
+            catalog_version: reloaded.catalog.version().to_string(),
+            registered,
+            skipped,
+            added: difference.added,
+            changed: difference.changed,
+            removed: difference.removed,
+        }))
+    }
+}
+
+/// What a request lets through beside its agent's view.
+struct Filter {
+    kind: SkillKind,
+    class: Option<Class>,
+    category: Option<String>,
+}
+
+impl Filter {
+    fn of(request: &pb::ListSkillsRequest) -> Result<Self, Refusal> {
+        let unknown = |field: &str, value: i32| {
+            let message = format!("{field} {value} is none that this registry knows: leave it out for all of them");
+            Refusal::new(Reason::InvalidRequest, &message).violation(field, message)
+        };
+        let class = SkillClass::try_from(request.class).map_err(|_| unknown("class", request.class))?;
+        Ok(Self {
+            kind: SkillKind::try_from(request.kind).map_err(|_| unknown("kind", request.kind))?,
+            class: wire::class_from_wire(class),
+            category: (!request.category.is_empty()).then(|| request.category.clone()),
+        })
+    }
+
+    fn passes(&self, found: &FoundSkill) -> bool {
+        let (kind, class) = match &found.skill.kind {
+            Kind::Subprocess(subprocess) => (SkillKind::Subprocess, Some(subprocess.class)),
+            Kind::Playbook(_) => (SkillKind::Playbook, None),
+        };
+        (self.kind == SkillKind::Unspecified || self.kind == kind)
+            && (self.class.is_none() || self.class == class)
+            && self.category.as_ref().is_none_or(|category| *category == found.skill.card.category)
+    }
+}
+
+fn root_to_wire(report: &RootReport) -> pb::Root {
+    let source = match report.root.kind {
+        RootKind::Skills(source) => wire::source_to_wire(source),
+        RootKind::Agents => SkillSource::Unspecified,
+    };
+    let state = match report.root.state {
+        RootState::Registered => "registered",
+        RootState::Missing => "missing",
+        RootState::NotAbsolute => "not_absolute",
+        RootState::NotEntitled => "not_entitled",
+        RootState::Unreadable => "unreadable",
+    };
+    pb::Root {
+        path: report.root.path.to_string_lossy().into_owned(),
+        source: source.into(),
+        state: state.to_owned(),
+        registered: report.registered,
+        skipped: report.skipped,
+    }
+}
+
+fn candidate_to_wire(candidate: &Reported) -> pb::Candidate {
+    pb::Candidate {
+        path: candidate.key.path.to_string_lossy().into_owned(),
+        name: candidate.name.clone(),
+        registered: candidate.is_registered(),
+        diagnostics: candidate.diagnostics.iter().map(diagnostic_to_wire).collect(),
+    }
+}
+
+fn diagnostic_to_wire(diagnostic: &Diagnostic) -> pb::Diagnostic {
+    let severity = match diagnostic.severity {
+        Severity::Warning => pb::Severity::Warning,
+        Severity::Error => pb::Severity::Error,
+    };
+    pb::Diagnostic {
+        severity: severity.into(),
+        code: diagnostic.code.to_owned(),
+        message: diagnostic.message.clone(),
+        line: diagnostic.line,
+        column: diagnostic.column,
+    }
+}
+
+/// Where a candidate stands in the report, as bytes for a token.
+fn key_to_position(key: &Key) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    for number in [key.root, key.ordinal] {
+        bytes.extend((number as u64).to_be_bytes());
+    }
+    bytes.extend(key.path.as_os_str().as_bytes());
+    bytes
+}
+
+/// And back; what is no position begins at the beginning.
+fn key_from_position(bytes: &[u8]) -> Key {
+    let number = |bytes: &[u8; 8]| usize::try_from(u64::from_be_bytes(*bytes)).unwrap_or(usize::MAX);
+    let none = Key { root: 0, path: PathBuf::new(), ordinal: 0 };
+    let Some((root, rest)) = bytes.split_first_chunk::<8>() else { return none };
+    let Some((ordinal, path)) = rest.split_first_chunk::<8>() else { return none };
+    let path = std::ffi::OsString::from_vec(path.to_vec());
+    Key { root: number(root), path: path.into(), ordinal: number(ordinal) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_position_there_and_back() {
+        let path = std::ffi::OsString::from_vec(b"/a/\xff/skill.json".to_vec()).into();
+        let key = Key { root: 3, path, ordinal: 1 };
+        assert_eq!(key_from_position(&key_to_position(&key)), key);
+        assert_eq!(key_from_position(b"short"), Key { root: 0, path: PathBuf::new(), ordinal: 0 });
+    }
+}

@@ -1,0 +1,44 @@
+//! The services as they stand in the .proto files. Wire types stop here: what lies behind knows values only.
+
+mod agent;
+mod catalog;
+mod package;
+mod page;
+
+use skillyard::pb::registry::v1::agent_service_server::AgentServiceServer;
+use skillyard::pb::registry::v1::catalog_service_server::CatalogServiceServer;
+use skillyard::pb::registry::v1::package_service_server::PackageServiceServer;
+use skillyard::service::error::{Reason, Refusal};
+use tonic::server::NamedService;
+use tonic::service::RoutesBuilder;
+
+use crate::catalog::Catalogs;
+use crate::catalog::reload::Unavailable;
+use crate::catalog::snapshot::UnknownAgent;
+
+/// The services by name, for health.
+pub const SERVICES: [&str; 3] = [
+    <CatalogServiceServer<catalog::Service> as NamedService>::NAME,
+    <AgentServiceServer<agent::Service> as NamedService>::NAME,
+    <PackageServiceServer<package::Service> as NamedService>::NAME,
+];
+
+/// Adds the services, which all answer from these catalogs.
+pub fn add(routes: &mut RoutesBuilder, catalogs: &Catalogs, default_agent: Option<String>) {
+    routes
+        .add_service(CatalogServiceServer::new(catalog::Service::new(catalogs.clone(), default_agent)))
+        .add_service(AgentServiceServer::new(agent::Service::new(catalogs.clone())))
+        .add_service(PackageServiceServer::new(package::Service::new(catalogs.clone())));
+}
+
+fn unavailable(error: Unavailable) -> Refusal {
+    let reason = match error {
+        Unavailable::NotLoaded => Reason::NotReady,
+        Unavailable::Stopping => Reason::Draining,
+    };
+    Refusal::new(reason, error.to_string()).retry_after(std::time::Duration::from_secs(1))
+}
+
+fn unknown_agent(UnknownAgent(name): UnknownAgent) -> Refusal {
+    Refusal::unknown_agent(&name)
+}

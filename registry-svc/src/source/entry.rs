@@ -1,0 +1,268 @@
+//! A subprocess skill's program: where it really lies, and whether the system could start it. Never starts it.
+
+use std::io::{ErrorKind, Read};
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Component, Path, PathBuf};
+
+use skillyard::PackagePath;
+use skillyard::package::OUTSIDE_ENTRY_DIR;
+
+use super::codes;
+use super::findings::Findings;
+use super::manifest::Entry;
+use super::package::Item;
+use super::stamp::Stamp;
+use super::text::open_regular;
+
+/// An entry that can be started.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Program {
+    /// Its canonical path, under the canonical root.
+    pub(crate) path: PathBuf,
+}
+
+/// Longest first line that the system reads.
+const MAX_SHEBANG: usize = 256;
+
+/// Finds and checks an entry. `directory` is the manifest's, `root` the skill's root, both canonical. `watched` gets the
+/// paths outside of the package that the answer depends on.
+pub(crate) fn check(
+    entry: &Entry,
+    directory: &Path,
+    root: &Path,
+    env_allow: &[String],
+    watched: &mut Vec<PathBuf>,
+    findings: &mut Findings,
+) -> Option<Program> {
+    let written = directory.join(&entry.path);
+    watched.push(written.clone());
+    let at = entry.position;
+    let path = match canonical_as_far_as_there(&written) {
+        Ok(path) => path,
+        Err(error) => {
+            findings.build(
+                codes::E_UNREADABLE,
+                at,
+                format!("entry {} cannot be looked at: {error}", written.display()),
+            );
+            return None;
+        }
+    };
+    if !path.starts_with(root) {
+        let message = format!("entry {} escapes allowlist root {}", path.display(), root.display());
+        findings.build(codes::E_ENTRY_ESCAPES, at, message);
+        return None;
+    }
+    let shown = path.display();
+    let metadata = match std::fs::metadata(&path) {
+        Ok(metadata) => metadata,
+        Err(error) if error.kind() == ErrorKind::NotFound => {
+            let message = format!("entry {shown} is not there: write a path relative to {}", directory.display());
+            findings.build(codes::E_ENTRY_MISSING, at, message);
+            return None;
+        }
+        Err(error) => {
+            findings.build(codes::E_UNREADABLE, at, format!("entry {shown} cannot be looked at: {error}"));
+            return None;
+        }
+    };
+    if metadata.is_dir() {
+        findings.build(codes::E_ENTRY_NOT_FILE, at, format!("entry {shown} is a directory: name the program in it"));
+        return None;
+    }
+    if !metadata.is_file() {
+        findings.build(codes::E_ENTRY_NOT_FILE, at, format!("entry {shown} is not a regular file: name a program"));
+        return None;
+    }
+    if metadata.permissions().mode() & 0o111 == 0 {
+        findings.build(codes::E_ENTRY_NOT_EXECUTABLE, at, format!("entry {shown} is not executable: chmod +x it"));
+        return None;
+    }
+    let head = match head(&path) {
+        Ok(head) => head,
+        Err(error) => {
+            findings.build(codes::E_UNREADABLE, at, format!("entry {shown} cannot be read: {error}"));
+            return None;
+        }
+    };
+    let right = match head.as_slice() {
+        [b'#', b'!', ..] => shebang(&head, &path, env_allow, at, watched, findings),
+        [0x7F, b'E', b'L', b'F', ..] => elf(&head, &path, at, findings),
+        _ => {
+            let what = if head.is_empty() { "is empty" } else { "is neither a program nor has a first line `#!…`" };
+            let message = format!("entry {shown} {what}: begin it with its interpreter, as in #!/bin/sh");
+            findings.build(codes::E_ENTRY_NO_SHEBANG, at, message);
+            false
+        }
+    };
+    right.then_some(Program { path })
+}
+
+/// Where an entry is in its package.
+pub(crate) enum Packaged {
+    /// It is one of the directory's files.
+    Inside(PackagePath),
+    /// It lies elsewhere under the root, and is packaged beside them.
+    Outside(Item),
+}
+
+/// Finds an entry among a package's files, or its place beside them. The message says why it has none.
+pub(crate) fn in_package(
+    program: &Program,
+    entry: &Entry,
+    directory: &Path,
+    items: &[Item],
+) -> Result<Packaged, String> {
+    let shown = program.path.display();
+    if let Ok(relative) = program.path.strip_prefix(directory) {
+        // As it really lies, for an interpreter looks for a script's neighbours there; else by a link to it.
+        let named = |path: &Path| {
+            items.iter().find(|item| item.origin == program.path && Path::new(item.path.as_str()) == path)
+        };
+        let item = named(relative)
+            .or_else(|| named(Path::new(&entry.path)))
+            .or_else(|| items.iter().find(|item| item.origin == program.path));
+        return match item {
+            Some(item) => Ok(Packaged::Inside(item.path.clone())),
+            None => Err(format!("entry {shown} is not among the package's files: move it out of the hidden directory")),
+        };
+    }
+    let name = program.path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+    let path: PackagePath =
+        format!("{OUTSIDE_ENTRY_DIR}/{name}").parse().map_err(|error| format!("entry {shown}: {error}"))?;
+    if items.iter().any(|item| item.path == path) {
+        return Err(format!("entry {shown} would be packaged as {path}, which is there already: rename one"));
+    }
+    let metadata = std::fs::metadata(&program.path).map_err(|error| format!("entry {shown}: {error}"))?;
+    Ok(Packaged::Outside(Item { path, origin: program.path.clone(), stamp: Stamp::of(&metadata) }))
+}
+
+/// The canonical path of what is there, and the rest as it would be: what escapes is told from what is missing.
+fn canonical_as_far_as_there(path: &Path) -> std::io::Result<PathBuf> {
+    let mut there = path;
+    loop {
+        match std::fs::canonicalize(there) {
+            Ok(canonical) => {
+                let rest = path.strip_prefix(there).unwrap_or(Path::new(""));
+                return Ok(rest.components().fold(canonical, |mut path, part| {
+                    match part {
+                        Component::ParentDir => drop(path.pop()),
+                        Component::Normal(part) => path.push(part),
+                        _ => {}
+                    }
+                    path
+                }));
+            }
+            Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => {
+                there = there.parent().ok_or(error)?;
+            }
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+/// The first bytes: a shebang line, or a program's header.
+fn head(path: &Path) -> std::io::Result<Vec<u8>> {
+    let mut head = Vec::with_capacity(MAX_SHEBANG);
+    open_regular(path)?.take(MAX_SHEBANG as u64).read_to_end(&mut head)?;
+    Ok(head)
+}
+
+/// Whether the system can make something of a first line.
+fn shebang(
+    head: &[u8],
+    path: &Path,
+    env_allow: &[String],
+    at: (u32, u32),
+    watched: &mut Vec<PathBuf>,
+    findings: &mut Findings,
+) -> bool {
+    let shown = path.display();
+    let line = head.split(|b| *b == b'\n').next().unwrap_or_default();
+    if line.ends_with(b"\r") {
+        let message = format!("entry {shown} ends its first line with CRLF: save it with LF (dos2unix)");
+        findings.build(codes::E_ENTRY_CRLF, at, message);
+        return false;
+    }
+    let line = String::from_utf8_lossy(&line[2..]).into_owned();
+    let mut words = line.split([' ', '\t']).filter(|word| !word.is_empty());
+    let interpreter = words.next().unwrap_or_default();
+    if !interpreter.starts_with('/') {
+        let message = match interpreter {
+            "" => format!("entry {shown} names no interpreter in its first line: write one, as in #!/bin/sh"),
+            _ => {
+                format!("entry {shown} names its interpreter {interpreter:?} by a relative path: write an absolute one")
+            }
+        };
+        findings.build(codes::E_ENTRY_SHEBANG, at, message);
+        return false;
+    }
+    let interpreter_path = PathBuf::from(interpreter);
+    watched.push(interpreter_path.clone());
+    if std::fs::metadata(&interpreter_path).is_err() {
+        let message =
+            format!("the interpreter {interpreter} of entry {shown} is not on this host: every executor needs it");
+        findings.warn(codes::W_INTERPRETER_MISSING, at, message);
+    }
+    let by_path = interpreter_path.file_name().is_some_and(|name| name == "env")
+        && words.find(|word| !word.starts_with('-') && !word.contains('=')).is_some_and(|word| !word.contains('/'));
+    if by_path && !env_allow.iter().any(|name| name == "PATH") {
+        let message = format!(
+            "entry {shown} finds its interpreter by PATH (#!{}), which env_allow does not pass on: add \"PATH\" to \
+             env_allow, or write the interpreter's path",
+            line.trim()
+        );
+        findings.warn(codes::W_SHEBANG_NEEDS_PATH, at, message);
+    }
+    true
+}
+
+/// Whether an ELF file is a program. For another machine it may be right: the registry's host is not the executors'.
+fn elf(head: &[u8], path: &Path, at: (u32, u32), findings: &mut Findings) -> bool {
+    const TYPE: usize = 16;
+    const MACHINE: usize = 18;
+    let little = head.get(5) != Some(&2);
+    let half = |offset: usize| {
+        let bytes = [*head.get(offset)?, *head.get(offset + 1)?];
+        Some(if little { u16::from_le_bytes(bytes) } else { u16::from_be_bytes(bytes) })
+    };
+    // ET_EXEC and ET_DYN: a program, or one that may be loaded anywhere.
+    let (Some(2 | 3), Some(machine)) = (half(TYPE), half(MACHINE)) else {
+        let message = format!("entry {} is an object file, not a program: link it", path.display());
+        findings.build(codes::E_ENTRY_NOT_PROGRAM, at, message);
+        return false;
+    };
+    let here = own_header();
+    if here.is_some_and(|own| (own.0, own.1) != (head.get(4).copied().unwrap_or_default(), machine)) {
+        let message = format!(
+            "entry {} is a program for {}, which this host is not: every executor needs to be",
+            path.display(),
+            machine_name(machine)
+        );
+        findings.warn(codes::W_ARCHITECTURE, at, message);
+    }
+    true
+}
+
+/// Class and machine of this very program.
+fn own_header() -> Option<(u8, u16)> {
+    let mut file = std::fs::File::open("/proc/self/exe").ok()?;
+    let mut header = [0; 20];
+    file.read_exact(&mut header).ok()?;
+    let bytes = [header[18], header[19]];
+    Some((header[4], if header[5] == 2 { u16::from_be_bytes(bytes) } else { u16::from_le_bytes(bytes) }))
+}
+
+/// As `uname -m` says it, for the machines that servers have.
+fn machine_name(machine: u16) -> String {
+    match machine {
+        3 => "i686".to_owned(),
+        21 => "ppc64le".to_owned(),
+        22 => "s390x".to_owned(),
+        40 => "arm".to_owned(),
+        62 => "x86_64".to_owned(),
+        183 => "aarch64".to_owned(),
+        243 => "riscv64".to_owned(),
+        other => format!("machine {other}"),
+    }
+}

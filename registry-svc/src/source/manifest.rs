@@ -1,0 +1,261 @@
+//! `skill.json`: what a subprocess skill's author writes, with every rule that its values have. Looks at no other file.
+
+use jsonschema::PatternOptions;
+use serde_json::{Map, Value};
+use skillyard::skill::{DEFAULT_CATEGORY, DEFAULT_TIMEOUT_SECONDS, EMPTY_SCHEMA};
+use skillyard::{Class, SkillName};
+
+use super::codes;
+use super::findings::Findings;
+use super::json;
+use super::node::{Data, Member, Node, into_map};
+use super::text::Text;
+
+/// A manifest whose values are right.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Manifest {
+    pub(crate) name: SkillName,
+    pub(crate) description: String,
+    /// Byte for byte as in the file.
+    pub(crate) schema_json: String,
+    pub(crate) entry: Entry,
+    pub(crate) env_allow: Vec<String>,
+    pub(crate) timeout_seconds: u32,
+    pub(crate) class: Class,
+    pub(crate) category: String,
+    pub(crate) extra: Map<String, Value>,
+}
+
+/// The entry as it is written.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Entry {
+    pub(crate) path: String,
+    pub(crate) position: (u32, u32),
+}
+
+/// A manifest's name, as far as it is known, and the manifest, unless something is wrong with it.
+pub(crate) fn read(text: &Text, findings: &mut Findings) -> (String, Option<Manifest>) {
+    let root = match json::parse(text) {
+        Ok(root) => root,
+        Err(fault) => {
+            findings.fault(fault);
+            return (String::new(), None);
+        }
+    };
+    let position = text.position(root.span.start);
+    let Node { data: Data::Map(members), .. } = root else {
+        let message = format!("the manifest is {}, not an object: write {{\"name\": …}}", root.kind());
+        findings.parse(codes::E_TYPE, position, message);
+        return (String::new(), None);
+    };
+    let mut keys = Keys { text, members, findings };
+
+    let name = keys.required("name", "a string", text_of);
+    let known_name = name.as_ref().map(|(name, _)| name.clone()).unwrap_or_default();
+    let name = name.and_then(|(name, at)| keys.name(&name, at));
+    let description = keys.required("description", "a string", text_of).and_then(|(text, at)| keys.not_blank(text, at));
+    let schema_json = keys.schema();
+    let entry = keys.required("entry", "a string", text_of).and_then(|(path, at)| keys.entry(path, at));
+    let env_allow = keys.env_allow();
+    let timeout_seconds = keys.timeout();
+    let class = keys.class();
+    let category = keys.optional("category", "a string", text_of).map(|(text, _)| text);
+    let extra = into_map(std::mem::take(&mut keys.members));
+
+    if findings.failed().is_some() {
+        return (known_name, None);
+    }
+    let manifest =
+        name.zip(description).zip(entry).zip(schema_json).map(|(((name, description), entry), schema_json)| Manifest {
+            name,
+            description,
+            schema_json,
+            entry,
+            env_allow,
+            timeout_seconds,
+            class,
+            category: category.filter(|c| !c.trim().is_empty()).unwrap_or_else(|| DEFAULT_CATEGORY.to_owned()),
+            extra,
+        });
+    (known_name, manifest)
+}
+
+type Position = (u32, u32);
+
+/// The manifest's keys, taken one by one; what is left in the end is unknown.
+struct Keys<'a> {
+    text: &'a Text,
+    members: Vec<Member>,
+    findings: &'a mut Findings,
+}
+
+impl Keys<'_> {
+    fn take(&mut self, key: &str) -> Option<(Node, Position)> {
+        let index = self.members.iter().position(|member| member.key == key)?;
+        let value = self.members.remove(index).value;
+        let position = self.text.position(value.span.start);
+        Some((value, position))
+    }
+
+    /// Null is how some programs write a key that is missing.
+    fn optional<T>(&mut self, key: &str, wanted: &str, make: fn(&Node) -> Option<T>) -> Option<(T, Position)> {
+        let (node, position) = self.take(key).filter(|(node, _)| node.data != Data::Null)?;
+        let made = make(&node);
+        if made.is_none() {
+            let message = format!("{key} is {}: write {wanted}", node.describe());
+            self.findings.parse(codes::E_TYPE, position, message);
+        }
+        made.map(|made| (made, position))
+    }
+
+    fn required<T>(&mut self, key: &str, wanted: &str, make: fn(&Node) -> Option<T>) -> Option<(T, Position)> {
+        let present = self.members.iter().any(|member| member.key == key && member.value.data != Data::Null);
+        if !present {
+            self.findings.build(codes::E_KEY_MISSING, (0, 0), format!("{key} is missing: add \"{key}\" with {wanted}"));
+        }
+        self.optional(key, wanted, make)
+    }
+
+    fn name(&mut self, name: &str, position: Position) -> Option<SkillName> {
+        let made = SkillName::function(name);
+        if let Err(error) = &made {
+            self.findings.build(codes::E_NAME_INVALID, position, error.to_string());
+        }
+        made.ok()
+    }
+
+    fn not_blank(&mut self, text: String, position: Position) -> Option<String> {
+        if text.trim().is_empty() {
+            let message = "the description is blank: say what the skill does and when to use it";
+            self.findings.build(codes::E_DESCRIPTION_BLANK, position, message);
+            return None;
+        }
+        Some(text)
+    }
+
+    fn entry(&mut self, path: String, position: Position) -> Option<Entry> {
+        if path.trim().is_empty() || path.contains('\0') {
+            let message = "entry names no file: write the program's path, relative to this manifest's directory";
+            self.findings.build(codes::E_ENTRY_MISSING, position, message);
+            return None;
+        }
+        Some(Entry { path, position })
+    }
+
+    fn env_allow(&mut self) -> Vec<String> {
+        let Some((node, _)) = self.take("env_allow").filter(|(node, _)| node.data != Data::Null) else {
+            return Vec::new();
+        };
+        let position = self.text.position(node.span.start);
+        let Data::List(items) = node.data else {
+            let message = format!("env_allow is {}: write a list of names, as in [\"PATH\"]", node.describe());
+            self.findings.parse(codes::E_TYPE, position, message);
+            return Vec::new();
+        };
+        let mut names: Vec<String> = Vec::with_capacity(items.len());
+        for item in items {
+            let position = self.text.position(item.span.start);
+            match item.data {
+                Data::Text(name) if name.is_empty() || name.contains(['=', '\0']) => {
+                    let message =
+                        format!("{name:?} is no variable's name: write the name alone, without `=` and a value");
+                    self.findings.build(codes::E_ENV_NAME, position, message);
+                }
+                Data::Text(name) if names.contains(&name) => {}
+                Data::Text(name) => names.push(name),
+                _ => {
+                    let message = format!("env_allow has {}: write names as strings", item.describe());
+                    self.findings.parse(codes::E_TYPE, position, message);
+                }
+            }
+        }
+        names
+    }
+
+    fn timeout(&mut self) -> u32 {
+        let wanted = "a whole number of seconds, 0 for the default";
+        let number = self.optional("timeout_seconds", wanted, |node| match &node.data {
+            Data::Plain(Value::Number(number), literal) if !literal.contains(['.', 'e', 'E']) => {
+                Some((number.as_u64(), literal.clone()))
+            }
+            _ => None,
+        });
+        match number {
+            None => DEFAULT_TIMEOUT_SECONDS,
+            Some(((Some(0), _), _)) => DEFAULT_TIMEOUT_SECONDS,
+            Some(((seconds, literal), position)) => {
+                seconds.and_then(|seconds| u32::try_from(seconds).ok()).unwrap_or_else(|| {
+                    let message = format!("timeout_seconds is {literal}: write {wanted}, at most {}", u32::MAX);
+                    self.findings.build(codes::E_TIMEOUT_INVALID, position, message);
+                    DEFAULT_TIMEOUT_SECONDS
+                })
+            }
+        }
+    }
+
+    fn class(&mut self) -> Class {
+        let Some((class, position)) = self.optional("class", "\"safe\", \"mutating\" or \"dangerous\"", text_of) else {
+            return Class::Safe;
+        };
+        class_of(&class).unwrap_or_else(|| {
+            let message = format!("class is {class:?}: write \"safe\", \"mutating\" or \"dangerous\", in lower case");
+            self.findings.build(codes::E_CLASS_UNKNOWN, position, message);
+            Class::Dangerous
+        })
+    }
+
+    /// The schema's own characters, once it is known to compile on its own.
+    fn schema(&mut self) -> Option<String> {
+        let Some((node, position)) = self.take("schema") else { return Some(EMPTY_SCHEMA.to_owned()) };
+        if !matches!(node.data, Data::Map(_)) {
+            let message = format!(
+                "schema is {}, not an object: write the arguments' JSON Schema, as in {EMPTY_SCHEMA}",
+                node.describe()
+            );
+            self.findings.parse(codes::E_SCHEMA_NOT_OBJECT, position, message);
+            return None;
+        }
+        let written = self.text.as_str()[node.span.clone()].to_owned();
+        match compile(&node.into_value()) {
+            Ok(()) => Some(written),
+            Err((code, message)) => {
+                self.findings.build(code, position, message);
+                None
+            }
+        }
+    }
+}
+
+/// A class by its word.
+pub(crate) fn class_of(word: &str) -> Option<Class> {
+    [Class::Safe, Class::Mutating, Class::Dangerous].into_iter().find(|class| class.as_str() == word)
+}
+
+/// Compiles as an executor does: all drafts, nothing fetched, patterns in linear time.
+fn compile(schema: &Value) -> Result<(), (&'static str, String)> {
+    let built = jsonschema::options().offline().with_pattern_options(PatternOptions::regex()).build(schema);
+    let Err(error) = built else { return Ok(()) };
+    if let jsonschema::error::ValidationErrorKind::Referencing(reference) = error.kind() {
+        let message = format!("the schema refers outside itself or to nothing: {reference}: copy it into \"$defs\"");
+        return Err((codes::E_SCHEMA_REF, message));
+    }
+    let place = error.instance_path().to_string();
+    let place = if place.is_empty() { String::new() } else { format!(" at {place}") };
+    Err((codes::E_SCHEMA_INVALID, format!("the schema does not compile{place}: {}", shortened(&error.to_string()))))
+}
+
+/// A message that may quote a whole schema.
+fn shortened(message: &str) -> String {
+    const MOST: usize = 300;
+    match message.char_indices().nth(MOST) {
+        Some((end, _)) => format!("{}…", &message[..end]),
+        None => message.to_owned(),
+    }
+}
+
+fn text_of(node: &Node) -> Option<String> {
+    match &node.data {
+        Data::Text(text) => Some(text.clone()),
+        _ => None,
+    }
+}

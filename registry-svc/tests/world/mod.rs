@@ -1,0 +1,201 @@
+//! A world for the tests: a directory with skills and agents, and the real binary serving them on a free port.
+
+#![expect(clippy::disallowed_methods, reason = "tests start the real binary")]
+
+use std::fs;
+use std::io::{BufRead as _, BufReader};
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::{Arc, Condvar, Mutex};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+use tempfile::TempDir;
+use tonic::transport::Channel;
+
+/// Nothing here takes this long on a machine that works.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
+
+/// A directory to put skills and agents into.
+pub(crate) struct World {
+    pub(crate) dir: TempDir,
+}
+
+/// A registry that runs; it ends with the value.
+pub(crate) struct Registry {
+    child: Child,
+    pub(crate) port: u16,
+    pub(crate) channel: Channel,
+    lines: Arc<Lines>,
+}
+
+#[derive(Default)]
+struct Lines {
+    lines: Mutex<Vec<String>>,
+    more: Condvar,
+}
+
+impl World {
+    pub(crate) fn new() -> Self {
+        let world = Self { dir: tempfile::tempdir().unwrap() };
+        for dir in ["ext", "playbooks", "agents"] {
+            fs::create_dir(world.path(dir)).unwrap();
+        }
+        world
+    }
+
+    pub(crate) fn path(&self, relative: &str) -> PathBuf {
+        // Links on the way, as a temporary directory may have one, would make other paths in reports.
+        fs::canonicalize(self.dir.path()).unwrap().join(relative)
+    }
+
+    /// Writes a file and the directories to it, at once whole, as an editor that renames does.
+    pub(crate) fn write(&self, relative: &str, content: impl AsRef<[u8]>) {
+        let path = self.path(relative);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        let beside = self.dir.path().join("beside");
+        fs::write(&beside, content).unwrap();
+        if relative.ends_with(".sh") {
+            fs::set_permissions(&beside, fs::Permissions::from_mode(0o755)).unwrap();
+        }
+        fs::rename(beside, path).unwrap();
+    }
+
+    /// A subprocess skill with further keys.
+    pub(crate) fn skill(&self, name: &str, more: &str) {
+        self.write(&format!("ext/{name}/run.sh"), "#!/bin/sh\necho '{}'\n");
+        let manifest = format!(r#"{{"name":"{name}","description":"does {name}","entry":"run.sh"{more}}}"#);
+        self.write(&format!("ext/{name}/skill.json"), manifest);
+    }
+
+    pub(crate) fn playbook(&self, name: &str) {
+        self.write(
+            &format!("playbooks/{name}/SKILL.md"),
+            format!("---\nname: {name}\ndescription: about {name}\n---\nDo.\n"),
+        );
+    }
+
+    pub(crate) fn agent(&self, name: &str, more: &str) {
+        self.write(&format!("agents/{name}.md"), format!("---\nname: {name}\ndescription: an agent\n{more}\n---\n"));
+    }
+
+    pub(crate) fn command(&self) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_registry-svc"));
+        command.env_clear().stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command
+    }
+
+    /// Serves the world's directories. Rescans come too seldom to help.
+    pub(crate) async fn serve(&self, more: &[&str]) -> Registry {
+        let mut command = self.command();
+        command.args(["--listen", "127.0.0.1:0", "--log-format", "json", "--rescan-interval", "1h"]);
+        command.arg("--external-dirs").arg(self.path("ext")).arg("--skill-roots").arg(self.path("playbooks"));
+        command.arg("--agents-dir").arg(self.path("agents")).args(more);
+        Registry::start(command).await
+    }
+}
+
+impl Registry {
+    async fn start(mut command: Command) -> Self {
+        let mut child = command.spawn().unwrap();
+        let lines = Arc::new(Lines::default());
+        let (stderr, sink) = (child.stderr.take().unwrap(), Arc::clone(&lines));
+        std::thread::spawn(move || {
+            for line in BufReader::new(stderr).lines() {
+                sink.lines.lock().unwrap().push(line.unwrap());
+                sink.more.notify_all();
+            }
+        });
+        let listening =
+            lines.wait_for(|line| serde_json::from_str::<Value>(line).is_ok_and(|v| v["message"] == "listening"));
+        let listening: Value = serde_json::from_str(&listening).unwrap();
+        let port = listening["address"].as_str().unwrap().rsplit_once(':').unwrap().1.parse().unwrap();
+        let channel = Channel::from_shared(format!("http://127.0.0.1:{port}")).unwrap().connect().await.unwrap();
+        let registry = Self { child, port, channel, lines };
+        registry.until_serving().await;
+        registry
+    }
+
+    async fn until_serving(&self) {
+        let client = tonic_health::pb::health_client::HealthClient::new(self.channel.clone());
+        let mut health =
+            client.clone().watch(tonic_health::pb::HealthCheckRequest::default()).await.unwrap().into_inner();
+        let serving = async { while health.message().await.unwrap().unwrap().status != 1 {} };
+        tokio::time::timeout(PATIENCE, serving).await.unwrap();
+    }
+
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Waits for a log line with this message.
+    pub(crate) fn logs(&self, message: &str) {
+        self.lines.wait_for(|line| serde_json::from_str::<Value>(line).is_ok_and(|value| value["message"] == message));
+    }
+
+    /// The messages of the log so far, with the level before each.
+    pub(crate) fn log(&self) -> Vec<String> {
+        let lines = self.lines.lines.lock().unwrap();
+        let values = lines.iter().map(|line| serde_json::from_str::<Value>(line).unwrap());
+        values
+            .map(|value| format!("{} {}", value["level"].as_str().unwrap(), value["message"].as_str().unwrap()))
+            .collect()
+    }
+
+    pub(crate) fn terminate(&self) {
+        let pid = rustix::process::Pid::from_child(&self.child);
+        rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
+    }
+
+    /// How it ended, and how long that took.
+    pub(crate) async fn ended(mut self) -> (ExitStatus, Duration) {
+        let began = Instant::now();
+        let status = eventually(async || self.child.try_wait().unwrap()).await;
+        (status, began.elapsed())
+    }
+}
+
+impl Drop for Registry {
+    fn drop(&mut self) {
+        // It may have ended already.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        if std::thread::panicking() {
+            eprintln!("the registry's log:\n{}", self.lines.lines.lock().unwrap().join("\n"));
+        }
+    }
+}
+
+impl Lines {
+    fn wait_for(&self, wanted: impl Fn(&str) -> bool) -> String {
+        let mut lines = self.lines.lock().unwrap();
+        let end = Instant::now() + PATIENCE;
+        loop {
+            if let Some(line) = lines.iter().find(|line| wanted(line)) {
+                return line.clone();
+            }
+            assert!(Instant::now() < end, "the line does not come: {lines:#?}");
+            lines = self.more.wait_timeout(lines, Duration::from_millis(100)).unwrap().0;
+        }
+    }
+}
+
+/// Asks until there is an answer.
+pub(crate) async fn eventually<T>(mut ask: impl AsyncFnMut() -> Option<T>) -> T {
+    let end = Instant::now() + PATIENCE;
+    loop {
+        if let Some(answer) = ask().await {
+            return answer;
+        }
+        assert!(Instant::now() < end, "it does not come to be");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+/// Resident memory of a process, in KiB.
+pub(crate) fn resident_kib(pid: u32) -> u64 {
+    let status = fs::read_to_string(Path::new("/proc").join(pid.to_string()).join("status")).unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+    line.trim().trim_end_matches(" kB").parse().unwrap()
+}
