@@ -26,7 +26,11 @@ fn deaf(name: &str) -> Skill {
 
 /// Says so when it is asked to end.
 fn polite(name: &str) -> Skill {
-    Skill::sh(name, "trap 'echo bye >&2; exit 0' TERM; echo up >&2; while :; do sleep 0.05; done")
+    // The shell's own word on its child's end goes nowhere.
+    Skill::sh(
+        name,
+        "exec 3>&2 2>/dev/null; trap 'echo bye >&3; exit 0' TERM; echo up >&3; while :; do sleep 0.05; done",
+    )
 }
 
 fn seen(run: &RunSeen) -> Ended {
