@@ -8,7 +8,7 @@ use skillyard::service::error::{Reason, Refusal};
 use tokio::sync::{AcquireError, OwnedSemaphorePermit, Semaphore, TryAcquireError};
 
 /// When a caller that was refused may try again.
-const RETRY_AFTER: Duration = Duration::from_secs(1);
+pub const RETRY_AFTER: Duration = Duration::from_secs(1);
 
 /// The slots and the queue in front of them.
 #[derive(Clone, Debug)]

@@ -11,7 +11,7 @@ use tokio::net::unix::pipe;
 use tracing::warn;
 
 use crate::mirror::Held;
-use crate::run::admission::Ticket;
+use crate::run::admission::{RETRY_AFTER, Ticket};
 use crate::run::arguments::LARGE;
 use crate::run::events::Event;
 use crate::run::explain;
@@ -88,10 +88,12 @@ impl Job {
         let job = slot::Job { program: &program, directory: package.path(), environment: &environment };
         let (mut slot, mut pipes) = start(&pool, &job).map_err(|error| {
             warn!(%error, "a run could not be given to a slot");
-            Refusal::new(
-                Reason::Internal,
-                format!("the run could not be given to a slot process: {error}; nothing was started"),
-            )
+            let message = format!("the run could not be given to a slot process: {error}; nothing was started");
+            if error.is_for_want_of_room() {
+                Refusal::new(Reason::ExecutorFull, message).retry_after(RETRY_AFTER)
+            } else {
+                Refusal::new(Reason::Internal, message)
+            }
         })?;
         pipes.write_arguments(arguments);
         let watch = Watch {
@@ -160,6 +162,21 @@ enum StartError {
     Register(#[from] std::io::Error),
     #[error(transparent)]
     Slot(#[from] slot::SlotError),
+}
+
+impl StartError {
+    /// Whether the system has no descriptor, process or memory left, and may have one when another run has ended.
+    fn is_for_want_of_room(&self) -> bool {
+        let errno = match self {
+            Self::Pipe(errno) => Some(*errno),
+            Self::Register(error) | Self::Slot(slot::SlotError::Spawn { source: error, .. }) => {
+                rustix::io::Errno::from_io_error(error)
+            }
+            Self::Slot(_) => None,
+        };
+        use rustix::io::Errno;
+        matches!(errno, Some(Errno::MFILE | Errno::NFILE | Errno::AGAIN | Errno::NOMEM))
+    }
 }
 
 /// What may end a run from outside: its caller, by word, by deadline or by leaving.

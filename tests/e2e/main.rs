@@ -1,0 +1,15 @@
+//! Both services together, as real processes over real sockets. A test states a world, acts, and compares a whole value.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking, its helpers too")]
+
+mod admission;
+mod catalog;
+mod client;
+mod ending;
+mod layers;
+mod leaks;
+mod output;
+mod refusals;
+mod run_id;
+mod runs;
+mod surroundings;
