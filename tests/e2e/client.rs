@@ -1,10 +1,10 @@
 //! `executor-svc run`: the result alone on stdout, everything else on stderr, and an exit code that tells outcomes apart.
 
-use std::collections::BTreeSet;
 use std::io::Write as _;
 use std::process::{Output, Stdio};
+use std::time::Duration;
 
-use skillyard_tests::{Skill, World, binaries, pack, process};
+use skillyard_tests::{Skill, World, binaries, eventually, pack, process, within};
 
 /// Runs the client to its end, with something on its stdin.
 async fn client(world: &World, arguments: &[&str], stdin: &str) -> Output {
@@ -67,17 +67,41 @@ async fn the_result_alone_is_on_stdout() {
 #[tokio::test]
 async fn the_exit_code_tells_the_outcomes_apart() {
     let world = world().await;
-    let mut codes = BTreeSet::new();
-    for arguments in [&["works"][..], &["fails"], &["slow"], &["invalid"], &["killed"], &["nobody"]] {
+    for (arguments, code) in [
+        (&["works"][..], 0),
+        (&["fails"], 1),
+        (&["invalid"], 3),
+        (&["killed"], 6),
+        (&["nobody"], 8),
+        (&["mutates"], 8),
+        (&["works", "--args", "["], 8),
+        (&["works", "--no-such-flag"], 64),
+        (&["slow"], 124),
+    ] {
         let output = client(&world, arguments, "").await;
-        let code = output.status.code().unwrap_or_else(|| panic!("{arguments:?}: {output:?}"));
-        assert_eq!(code == 0, arguments == ["works"], "{arguments:?}: {output:?}");
-        assert!(codes.insert(code), "{arguments:?} has the code {code} of another outcome: {output:?}");
+        assert_eq!(output.status.code(), Some(code), "{arguments:?}: {output:?}");
         if code != 0 {
             assert_eq!(text(&output.stdout), "", "{arguments:?}");
             assert!(!output.stderr.is_empty(), "{arguments:?} says why");
         }
     }
+}
+
+/// Ctrl-C once ends the run and waits for its end.
+#[tokio::test]
+async fn an_interrupt_cancels_the_run() {
+    let world = World::of([Skill::sh("naps", "echo up >&2; sleep 300")]).await;
+    let url = format!("http://{}", world.executor_address());
+    let mut command = process::command(&binaries::executor());
+    command.args(["run", "naps", "--executor", &url]).env_clear();
+    let mut child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    eventually("the skill runs", async || world.skill_processes().len() == 2).await;
+    let pid = rustix::process::Pid::from_raw(i32::try_from(child.id()).unwrap()).unwrap();
+    rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
+    let (status, took) =
+        within(Duration::from_secs(3), "the client has ended", async || child.try_wait().unwrap()).await;
+    assert_eq!(status.code(), Some(130), "after {took:?}");
+    assert_eq!(world.skill_processes(), []);
 }
 
 #[tokio::test]
