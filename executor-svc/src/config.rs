@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand};
@@ -28,6 +29,19 @@ pub struct Cli {
     /// What else it does.
     #[command(subcommand)]
     pub command: Option<Command>,
+}
+
+impl Cli {
+    /// Reads the command line. What cannot be read, and what only asks for help, is answered here.
+    ///
+    /// # Errors
+    /// The exit code to go with: 64 for a command line that cannot be used, 0 for help.
+    pub fn read() -> Result<Self, ExitCode> {
+        Self::try_parse().map_err(|error| {
+            let code = if error.use_stderr() { 64 } else { 0 };
+            error.print().map_or(ExitCode::FAILURE, |()| ExitCode::from(code))
+        })
+    }
 }
 
 /// What the binary does but serve.

@@ -2,7 +2,6 @@
 
 use std::process::ExitCode;
 
-use clap::Parser as _;
 use executor_svc::config::{Cli, Command, Flags};
 use executor_svc::{client, slot};
 use skillyard::service::shell;
@@ -12,7 +11,10 @@ fn main() -> ExitCode {
     if std::env::args_os().nth(1).is_some_and(|word| word == "slot") {
         return slot::supervisor::main(std::env::args_os().skip(2));
     }
-    let cli = Cli::parse();
+    let cli = match Cli::read() {
+        Ok(cli) => cli,
+        Err(code) => return code,
+    };
     // One thread: a run costs system calls, and handing them between threads would cost as much again.
     let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
         Ok(runtime) => runtime,
