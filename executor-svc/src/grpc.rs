@@ -159,10 +159,7 @@ fn run_request(message: pb::RunSkillRequest, deadline: Option<Instant>) -> Resul
         Some(timeout) => match Duration::try_from(timeout) {
             Ok(timeout) if !timeout.is_zero() => Some(timeout),
             _ => {
-                return Err(invalid(
-                    "timeout",
-                    "it is not positive: leave it out for the skill's own limit".to_owned(),
-                ));
+                return Err(invalid("timeout", "it is not positive: leave it out for the skill's own limit".to_owned()));
             }
         },
     };
