@@ -20,8 +20,8 @@ const MAX_VIOLATIONS: usize = 16;
 pub enum RawArguments {
     /// Nothing: an empty object.
     None,
-    /// A Struct, as JSON.
-    Object(Map<String, Value>),
+    /// A Struct, as JSON, and its size on the wire.
+    Object(Map<String, Value>, usize),
     /// Text that is passed on byte for byte.
     Json(String),
 }
@@ -40,8 +40,7 @@ impl RawArguments {
     pub fn size(&self) -> usize {
         match self {
             Self::None => 0,
-            // The decoded message was bounded; whatever came as a Struct is looked at in place when it is small.
-            Self::Object(map) => map.len().saturating_mul(64),
+            Self::Object(_, size) => *size,
             Self::Json(text) => text.len(),
         }
     }
@@ -55,7 +54,7 @@ impl Arguments {
     pub fn parse(raw: RawArguments) -> Result<Self, Refusal> {
         let (value, bytes) = match raw {
             RawArguments::None => (Value::Object(Map::new()), b"{}".to_vec()),
-            RawArguments::Object(map) => {
+            RawArguments::Object(map, _) => {
                 let value = Value::Object(map);
                 // Keys are sorted, as serde_json's map is.
                 let bytes = value.to_string().into_bytes();
@@ -274,7 +273,7 @@ mod tests {
     #[test]
     fn a_struct_has_one_form() {
         let map = json!({"z": 3, "a": {"y": 1.5, "b": "é"}}).as_object().unwrap().clone();
-        let bytes = Arguments::parse(RawArguments::Object(map)).unwrap().into_bytes();
+        let bytes = Arguments::parse(RawArguments::Object(map, 0)).unwrap().into_bytes();
         assert_eq!(String::from_utf8(bytes).unwrap(), r#"{"a":{"b":"é","y":1.5},"z":3}"#);
         assert_eq!(Arguments::parse(RawArguments::None).unwrap().into_bytes(), b"{}");
     }

@@ -7,8 +7,12 @@ pub mod explain;
 pub mod job;
 pub mod lines;
 pub mod outcome;
+pub mod patience;
+pub mod permit;
+pub mod pipes;
 pub mod progress;
 pub mod runner;
 pub mod table;
+pub mod watch;
 
 pub use runner::{RunRequest, Runner};

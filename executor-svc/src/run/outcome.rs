@@ -137,8 +137,6 @@ pub struct Finished {
 pub struct Figures {
     /// From Accepted to Started.
     pub queued: Duration,
-    /// From Started to the end of the process.
-    pub wall: Duration,
     /// Of the process.
     pub usage: Usage,
     /// Written to stderr.
@@ -169,6 +167,13 @@ impl Remains {
     #[must_use]
     pub fn spawn_failed(self, why: String) -> Finished {
         self.unsuccessful(Outcome::SpawnFailed, why, "", None)
+    }
+
+    /// The end of a run whose result could not be looked at, by a fault of the executor.
+    #[must_use]
+    pub fn unreadable(self) -> Finished {
+        let why = "the result could not be looked at, by a fault of the executor; its log says which".to_owned();
+        self.unsuccessful(Outcome::InvalidResult, why, "", Some(Exit::Code(0)))
     }
 
     /// The end of a run whose process ended by itself, and its result if there is one.

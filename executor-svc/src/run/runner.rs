@@ -4,24 +4,22 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use skillyard::policy::{Ruling, rule};
+use skillyard::Digest;
 use skillyard::service::error::{Reason, Refusal};
-use skillyard::skill::{Kind, Subprocess};
-use skillyard::{Digest, View};
+use skillyard::skill::Subprocess;
 use tokio::task::JoinSet;
 use tracing::{Instrument as _, Span, error, info, info_span};
 
-use crate::mirror::{Held, Mirror, MirroredCatalog, MirroredSkill};
-use crate::run::admission::{Admission, draining};
+use crate::mirror::{Mirror, MirroredCatalog, MirroredSkill};
+use crate::run::admission::{Admission, RETRY_AFTER, draining};
 use crate::run::arguments::{Arguments, LARGE, RawArguments, environment};
 use crate::run::events::{Event, Reader};
-use crate::run::job::{GRACE, Job};
+use crate::run::job::Job;
 use crate::run::outcome::Cause;
+use crate::run::permit::permit;
 use crate::run::table::{NewRun, Run, RunId, RunTable, expired};
+use crate::run::watch::GRACE;
 use crate::slot::Pool;
-
-/// When a caller may ask again for a package that is being fetched, or a catalog that is not there yet.
-const RETRY_AFTER: Duration = Duration::from_secs(1);
 
 /// A call to run a skill.
 #[derive(Debug)]
@@ -76,12 +74,6 @@ struct Inner {
     tasks: std::sync::Mutex<JoinSet<()>>,
 }
 
-/// A skill that may run, with what it needs.
-struct Permitted {
-    skill: Arc<MirroredSkill>,
-    package: Held,
-}
-
 impl Runner {
     /// Over a mirror and a pool of slots; `environment` is all that a manifest can allow.
     #[must_use]
@@ -110,9 +102,9 @@ impl Runner {
             return Ok(found);
         }
         let catalog = self.catalog()?;
-        let permitted = permit(inner, &catalog, &request)?;
+        let permitted = permit(&inner.mirror, &catalog, &request)?;
         let MirroredSkill { skill, validator, .. } = &*permitted.skill;
-        let Kind::Subprocess(subprocess) = &skill.kind else { return Err(not_runnable(&request.skill)) };
+        let subprocess = &permitted.subprocess;
         let arguments = match validator {
             Some(validator) if arguments.size() > LARGE => {
                 let (validator, name) = (Arc::clone(validator), request.skill.clone());
@@ -253,7 +245,7 @@ impl Runner {
                         outcome = finished.outcome.as_str(),
                         reason = finished.reason,
                         queued_ms = finished.figures.queued.as_millis(),
-                        wall_ms = finished.figures.wall.as_millis(),
+                        wall_ms = finished.figures.usage.wall.as_millis(),
                         "run finished"
                     );
                     let finished = Arc::new(finished);
@@ -273,66 +265,6 @@ impl Runner {
         while tasks.try_join_next().is_some() {}
         tasks.spawn(task.instrument(span));
     }
-}
-
-/// Applies the agent's view, the class and the version, and takes hold of the package.
-fn permit(inner: &Inner, catalog: &MirroredCatalog, request: &RunRequest) -> Result<Permitted, Refusal> {
-    let view = match request.agent.as_str() {
-        "" => View::unfiltered(),
-        name => View::of(catalog.agents.get(name).ok_or_else(|| Refusal::unknown_agent(name))?),
-    };
-    let name = request.skill.as_str();
-    let found = catalog.skill(name).filter(|found| view.sees(&found.skill.name, found.skill.source));
-    let found = found.ok_or_else(|| Refusal::unknown_skill(name))?;
-    let Kind::Subprocess(subprocess) = &found.skill.kind else { return Err(not_runnable(name)) };
-    if let Some(expected) = request.expected_digest
-        && expected != found.skill.digest
-    {
-        let message = format!(
-            "skill {name:?} has digest {}, not the expected {expected}: it was changed; look at it again before running it",
-            found.skill.digest
-        );
-        return Err(Refusal::new(Reason::DigestMismatch, message).with("digest", found.skill.digest.to_string()));
-    }
-    let (class, mode) = (subprocess.class.as_str(), view.permission_mode().as_str());
-    match rule(subprocess.class, view.permission_mode()) {
-        Ruling::Runs => {}
-        Ruling::Refused => {
-            let who = if request.agent.is_empty() {
-                "a call without an agent".to_owned()
-            } else {
-                format!("agent {:?}", request.agent)
-            };
-            let message = format!(
-                "skill {name:?} is {class}, and {who} is {mode}: use an agent whose permission_mode allows the class"
-            );
-            return Err(Refusal::new(Reason::ClassNotPermitted, message)
-                .with("class", class)
-                .with("permission_mode", mode));
-        }
-        Ruling::NeedsSignatures(n) => {
-            let message = format!(
-                "skill {name:?} is {class}: it needs an approval with {n} signature{}, and this version takes none; only safe skills run",
-                if n == 1 { "" } else { "s" }
-            );
-            return Err(Refusal::new(Reason::ApprovalRequired, message)
-                .with("class", class)
-                .with("signatures", n.to_string()));
-        }
-    }
-    let package = inner.mirror.hold(&found.skill.digest).ok_or_else(|| {
-        let message = format!(
-            "the package of skill {name:?} is not on this executor yet: try again in {RETRY_AFTER:?}; GetStatus.missing has the cause if it lasts"
-        );
-        Refusal::new(Reason::PackageNotMirrored, message).with("digest", found.skill.digest.to_string()).retry_after(RETRY_AFTER)
-    })?;
-    Ok(Permitted { skill: Arc::clone(found), package })
-}
-
-fn not_runnable(name: &str) -> Refusal {
-    let message =
-        format!("skill {name:?} is a playbook: it is read by the model, not run; run a skill of kind SUBPROCESS");
-    Refusal::new(Reason::NotRunnable, message)
 }
 
 fn limit(subprocess: &Subprocess, asked: Option<Duration>, most: Duration) -> Duration {

@@ -82,6 +82,8 @@ pub enum Exit {
 /// What a process used.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
+    /// From its start to its exit.
+    pub wall: Duration,
     /// Processor time in the program.
     pub cpu_user: Duration,
     /// Processor time in the kernel.

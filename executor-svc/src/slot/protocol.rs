@@ -135,6 +135,7 @@ pub(super) fn encode_report(message: &mut Vec<u8>, number: u64, report: Report) 
             };
             message.push(by_signal);
             message.extend(value.to_le_bytes());
+            message.extend(micros(usage.wall).to_le_bytes());
             message.extend(micros(usage.cpu_user).to_le_bytes());
             message.extend(micros(usage.cpu_system).to_le_bytes());
             message.extend(usage.max_rss_bytes.to_le_bytes());
@@ -184,6 +185,7 @@ pub(super) fn decode_report(message: &[u8]) -> Option<(u64, Report)> {
             Report::Exited {
                 exit: if by_signal { Exit::Signal(value) } else { Exit::Code(value) },
                 usage: Usage {
+                    wall: Duration::from_micros(reader.u64()?),
                     cpu_user: Duration::from_micros(reader.u64()?),
                     cpu_system: Duration::from_micros(reader.u64()?),
                     max_rss_bytes: reader.u64()?,
@@ -281,11 +283,15 @@ mod tests {
 
     fn report() -> impl Strategy<Value = Report> {
         let exit = prop_oneof![any::<i32>().prop_map(Exit::Code), any::<i32>().prop_map(Exit::Signal)];
-        let usage = (0..u64::MAX / 2, 0..u64::MAX / 2, any::<u64>()).prop_map(|(user, system, max_rss_bytes)| Usage {
-            cpu_user: Duration::from_micros(user),
-            cpu_system: Duration::from_micros(system),
-            max_rss_bytes,
-        });
+        let usage =
+            (any::<u64>(), any::<u64>(), any::<u64>(), any::<u64>()).prop_map(|(wall, user, system, max_rss_bytes)| {
+                Usage {
+                    wall: Duration::from_micros(wall),
+                    cpu_user: Duration::from_micros(user),
+                    cpu_system: Duration::from_micros(system),
+                    max_rss_bytes,
+                }
+            });
         prop_oneof![
             any::<bool>().prop_map(|signal_scope| Report::Ready { signal_scope }),
             any::<i32>().prop_map(|pid| Report::Started { pid }),

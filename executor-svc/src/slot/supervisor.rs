@@ -7,6 +7,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, ExitCode};
+use std::time::Instant;
 
 use rustix::io::Errno;
 use rustix::net::{SocketType, sockopt};
@@ -143,6 +144,7 @@ impl Supervisor {
 
 /// The skill's first process.
 struct Leader {
+    started: Instant,
     child: Child,
     pid: Pid,
     pidfd: OwnedFd,
@@ -150,9 +152,9 @@ struct Leader {
 
 impl Leader {
     fn new(mut child: Child) -> io::Result<Self> {
-        let pid = Pid::from_child(&child);
+        let (started, pid) = (Instant::now(), Pid::from_child(&child));
         match pidfd_open(pid, PidfdFlags::empty()) {
-            Ok(pidfd) => Ok(Self { child, pid, pidfd }),
+            Ok(pidfd) => Ok(Self { started, child, pid, pidfd }),
             Err(error) => {
                 let _ = child.kill();
                 let _ = child.wait();
@@ -170,6 +172,7 @@ impl Leader {
                     None => Exit::Signal(used.status.signal().unwrap_or(0)),
                 };
                 let usage = Usage {
+                    wall: self.started.elapsed(),
                     cpu_user: used.rusage.utime,
                     cpu_system: used.rusage.stime,
                     max_rss_bytes: used.rusage.maxrss,

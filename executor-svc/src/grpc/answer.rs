@@ -1,0 +1,152 @@
+//! Events and runs as messages, and the stream that a caller reads.
+
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::{Duration, SystemTime};
+
+use skillyard::pb::executor::v1 as pb;
+use skillyard::wire::duration_to_wire;
+use tokio::time::{Sleep, sleep};
+use tokio_stream::Stream;
+use tonic::Status;
+
+use crate::run::events::{Event, Reader, Stamped};
+use crate::run::outcome::{Finished, Outcome, signal_name};
+use crate::run::table::Run;
+use crate::slot::Exit;
+
+/// A silent stream gets a heartbeat after this time, before proxies take it for dead.
+const HEARTBEAT: Duration = Duration::from_secs(15);
+/// What a caller reads: the events of its run, and a heartbeat when there are none.
+#[derive(Debug)]
+pub struct RunStream {
+    reader: Reader,
+    /// Every event of the run is told with these.
+    accepted: pb::Accepted,
+    heartbeat: Option<Pin<Box<Sleep>>>,
+}
+
+impl RunStream {
+    /// The events of a run, from the first that is kept.
+    pub(super) fn new(run: &Run, reader: Reader, executor: &str, endpoint: &str) -> Self {
+        let accepted = pb::Accepted {
+            run_id: run.id.to_string(),
+            executor: executor.to_owned(),
+            endpoint: endpoint.to_owned(),
+            digest: run.digest.to_string(),
+            queue_position: 0,
+        };
+        Self { reader, accepted, heartbeat: None }
+    }
+}
+
+impl Stream for RunStream {
+    type Item = Result<pb::RunSkillResponse, Status>;
+
+    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        match Pin::new(&mut self.reader).poll_next(context) {
+            Poll::Ready(None) => Poll::Ready(None),
+            Poll::Ready(Some(stamped)) => {
+                if let Some(heartbeat) = &mut self.heartbeat {
+                    heartbeat.as_mut().reset(tokio::time::Instant::now() + HEARTBEAT);
+                }
+                Poll::Ready(Some(event_to_wire(stamped, &self.accepted)))
+            }
+            Poll::Pending => {
+                let heartbeat = self.heartbeat.get_or_insert_with(|| Box::pin(sleep(HEARTBEAT)));
+                std::task::ready!(heartbeat.as_mut().poll(context));
+                heartbeat.as_mut().reset(tokio::time::Instant::now() + HEARTBEAT);
+                // Polled once more, so that the task is woken for the next one.
+                let _ = heartbeat.as_mut().poll(context);
+                Poll::Ready(Some(Ok(event(0, SystemTime::now(), pb::run_event::Event::Heartbeat(pb::Heartbeat {})))))
+            }
+        }
+    }
+}
+
+fn event(seq: u64, time: SystemTime, event: pb::run_event::Event) -> pb::RunSkillResponse {
+    pb::RunSkillResponse { event: Some(pb::RunEvent { seq, time: Some(time.into()), event: Some(event) }) }
+}
+
+fn event_to_wire(stamped: Stamped, accepted: &pb::Accepted) -> Result<pb::RunSkillResponse, Status> {
+    use pb::run_event::Event as Pb;
+    let message = match stamped.event {
+        Event::Accepted { queue_position } => Pb::Accepted(pb::Accepted { queue_position, ..accepted.clone() }),
+        Event::Started { pid } => Pb::Started(pb::Started { pid }),
+        Event::Log { piece, dropped_lines } => {
+            Pb::Log(pb::Log { text: piece.text, lossy: piece.lossy, partial: piece.partial, dropped_lines })
+        }
+        Event::Progress(progress) => {
+            Pb::Progress(pb::Progress { progress: progress.progress, total: progress.total, message: progress.message })
+        }
+        Event::Result(chunk) => Pb::Result(pb::ResultChunk { json: chunk.as_str().to_owned() }),
+        Event::Finished(finished) => Pb::Finished(finished_to_wire(&finished, &accepted.run_id)),
+        Event::Refused(refusal) => return Err(refusal.into()),
+    };
+    Ok(event(stamped.seq, stamped.time, message))
+}
+
+fn finished_to_wire(finished: &Finished, run_id: &str) -> pb::Finished {
+    let outcome = match finished.outcome {
+        Outcome::Succeeded => pb::Outcome::Succeeded,
+        Outcome::Failed => pb::Outcome::Failed,
+        Outcome::TimedOut => pb::Outcome::TimedOut,
+        Outcome::Cancelled => pb::Outcome::Cancelled,
+        Outcome::Signaled => pb::Outcome::Signaled,
+        Outcome::InvalidResult => pb::Outcome::InvalidResult,
+        Outcome::ResultTooLarge => pb::Outcome::ResultTooLarge,
+        Outcome::SpawnFailed => pb::Outcome::SpawnFailed,
+        Outcome::Lost => pb::Outcome::Lost,
+    };
+    let (exit_code, signal) = match finished.exit {
+        Some(Exit::Code(code)) => (Some(code), String::new()),
+        Some(Exit::Signal(signal)) => (None, signal_name(signal)),
+        None => (None, String::new()),
+    };
+    let figures = &finished.figures;
+    pb::Finished {
+        run_id: run_id.to_owned(),
+        outcome: outcome.into(),
+        message: finished.message.clone(),
+        exit_code,
+        signal,
+        stderr_tail: finished.stderr_tail.clone(),
+        stdout_head: finished.stdout_head.clone(),
+        result_bytes: finished.result_bytes,
+        usage: Some(pb::Usage {
+            queued: Some(duration_to_wire(figures.queued)),
+            wall: Some(duration_to_wire(figures.usage.wall)),
+            cpu_user: Some(duration_to_wire(figures.usage.cpu_user)),
+            cpu_system: Some(duration_to_wire(figures.usage.cpu_system)),
+            max_rss_bytes: figures.usage.max_rss_bytes,
+            stderr_bytes: figures.stderr_bytes,
+            stdout_bytes: figures.stdout_bytes,
+        }),
+        reason: finished.reason.to_owned(),
+    }
+}
+
+/// A run, without its output.
+pub(super) fn run_to_wire(run: &Run, executor: &str) -> pb::Run {
+    let end = run.end();
+    let started_at = run.started_at();
+    let state = match (&end, started_at) {
+        (Some(_), _) => pb::RunState::Finished,
+        (None, Some(_)) => pb::RunState::Running,
+        (None, None) => pb::RunState::Queued,
+    };
+    pb::Run {
+        run_id: run.id.to_string(),
+        skill: run.skill.to_string(),
+        digest: run.digest.to_string(),
+        agent: run.agent.clone(),
+        args_sha256: run.args_sha256.to_string(),
+        state: state.into(),
+        accepted_at: Some(run.accepted_at.into()),
+        started_at: started_at.map(Into::into),
+        finished_at: end.as_ref().map(|(at, _)| (*at).into()),
+        finished: end.map(|(_, finished)| finished_to_wire(&finished, run.id.as_str())),
+        executor: executor.to_owned(),
+        labels: run.labels.clone(),
+    }
+}

@@ -1,0 +1,297 @@
+//! One run while it holds a slot: one loop over what the slot says, what the pipes hold, and every limit of time.
+
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use crate::run::events::Event;
+use crate::run::lines::{LineCutter, Piece};
+use crate::run::outcome::{Cause, MAX_RESULT_BYTES, Remains, keep_tail};
+use crate::run::patience::{Patience, earliest};
+use crate::run::pipes::{Output, Pipes, READ_BYTES};
+use crate::run::progress;
+use crate::run::table::Run;
+use crate::slot::{Exit, Slot, SlotEvent};
+
+/// From SIGTERM to SIGKILL.
+pub const GRACE: Duration = Duration::from_secs(2);
+/// After the leader's exit, for descendants to close the pipes.
+const PIPES_CLOSE_WITHIN: Duration = Duration::from_millis(250);
+/// A slot that has not obeyed a kill for this long is given up.
+const SLOT_OBEYS_WITHIN: Duration = Duration::from_millis(500);
+/// A slot that has not started a process, or failed to, for this long is given up.
+const STARTS_WITHIN: Duration = Duration::from_secs(10);
+/// A pipe holds 64 KiB, or what its owner made of it; whoever still writes after its run is not listened to.
+const MAX_LAST_READS: usize = 32;
+
+/// Where the process is.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Phase {
+    /// The slot has not answered.
+    Starting { give_up: Instant },
+    /// The leader lives.
+    Running,
+    /// The leader has exited; descendants may close the pipes by themselves until then.
+    Exited { left: bool, until: Instant },
+    /// The slot ends the descendants.
+    Sweeping { give_up: Instant },
+    /// No process is left that the slot knows; what is in the pipes is read, until then.
+    Gone { until: Instant },
+    /// All is read.
+    Over,
+}
+
+/// A run that is being ended.
+#[derive(Debug)]
+struct Stop {
+    cause: Cause,
+    kill_at: Option<Instant>,
+    give_up: Option<Instant>,
+}
+
+/// How following ended.
+#[derive(Debug)]
+pub enum End {
+    /// The executor ended the run.
+    Stopped(Cause, Option<Exit>),
+    /// There was no process, for this `errno`.
+    SpawnFailed(i32),
+    /// The process ended by itself.
+    Exited(Exit),
+}
+
+/// A run that holds a slot.
+#[derive(Debug)]
+pub struct Watch {
+    run: Arc<Run>,
+    patience: Patience,
+    limit: Duration,
+    accepted: Instant,
+    started: Option<Instant>,
+    phase: Phase,
+    stop: Option<Stop>,
+    exit: Option<Exit>,
+    spawn_errno: Option<i32>,
+    cutter: LineCutter,
+    remains: Remains,
+}
+
+impl Watch {
+    /// A run that was just given to a slot.
+    #[must_use]
+    pub fn new(run: Arc<Run>, patience: Patience, limit: Duration, accepted: Instant) -> Self {
+        Self {
+            run,
+            patience,
+            limit,
+            accepted,
+            started: None,
+            phase: Phase::Starting { give_up: Instant::now() + STARTS_WITHIN },
+            stop: None,
+            exit: None,
+            spawn_errno: None,
+            cutter: LineCutter::default(),
+            remains: Remains::default(),
+        }
+    }
+
+    /// Follows it to its end, and returns what it left behind. A slot that does not obey is left as it is: dropped, it
+    /// is killed.
+    pub async fn follow(mut self, slot: &mut Slot, pipes: &mut Pipes) -> (Remains, End) {
+        let mut timer = pin!(tokio::time::sleep(Duration::MAX));
+        let mut armed = None;
+        let run = Arc::clone(&self.run);
+        loop {
+            // A stop or a timer is looked at here and nowhere else.
+            let now = Instant::now();
+            self.check_patience(slot, now);
+            self.check_phase(slot, pipes, now);
+            if self.phase == Phase::Over {
+                break;
+            }
+            let room = if self.started.is_some() && pipes.is_open(Output::Stderr) {
+                run.events.has_room(READ_BYTES)
+            } else {
+                Ok(())
+            };
+            let due = earliest([self.due(), room.err()]);
+            if due != armed {
+                armed = due;
+                let at = due.unwrap_or_else(|| now + Duration::from_secs(86_400 * 365));
+                timer.as_mut().reset(at.into());
+            }
+            let may_log = self.started.is_some() && room.is_ok();
+            tokio::select! {
+                biased;
+                event = slot.next(), if self.slot_speaks() => self.on_slot(event),
+                () = pipes.readable(Output::Stderr), if may_log && pipes.is_open(Output::Stderr) => drop(self.read_stderr(pipes)),
+                () = pipes.readable(Output::Stdout), if pipes.is_open(Output::Stdout) => drop(self.read_stdout(pipes)),
+                () = pipes.writable(), if pipes.is_writing() => pipes.write_more(),
+                () = run.events.touched() => {}
+                () = &mut timer => armed = None,
+            }
+        }
+        if let Some(piece) = self.cutter.finish() {
+            log(&self.run, piece);
+        }
+        self.remains.figures.queued = self.started.unwrap_or_else(Instant::now) - self.accepted;
+        let end = match (self.stop, self.spawn_errno, self.exit) {
+            (Some(stop), _, exit) => End::Stopped(stop.cause, exit),
+            (None, Some(errno), _) => End::SpawnFailed(errno),
+            (None, None, Some(exit)) => End::Exited(exit),
+            (None, None, None) => End::Stopped(Cause::SlotLost, None),
+        };
+        (self.remains, end)
+    }
+
+    fn check_patience(&mut self, slot: &Slot, now: Instant) {
+        if self.stop.is_none() && matches!(self.phase, Phase::Starting { .. } | Phase::Running) {
+            if let Err(cause) = self.patience.check(now) {
+                self.end(slot, cause, now);
+            } else if self.started.is_some_and(|started| started + self.limit <= now) {
+                self.end(slot, Cause::Timeout(self.limit), now);
+            }
+        }
+        if let Some(stop) = &mut self.stop {
+            if stop.kill_at.is_some_and(|at| at <= now) {
+                stop.kill_at = None;
+                stop.give_up = Some(now + SLOT_OBEYS_WITHIN);
+                slot.kill();
+            } else if stop.give_up.is_some_and(|at| at <= now) {
+                self.give_up(now);
+            }
+        }
+        if self.cutter.due().is_some_and(|due| due <= now)
+            && let Some(piece) = self.cutter.flush()
+        {
+            log(&self.run, piece);
+        }
+    }
+
+    fn check_phase(&mut self, slot: &Slot, pipes: &mut Pipes, now: Instant) {
+        let at_end = pipes.are_at_end();
+        match self.phase {
+            Phase::Exited { left: true, until } if at_end || until <= now => {
+                slot.sweep();
+                self.phase = Phase::Sweeping { give_up: now + GRACE };
+            }
+            Phase::Exited { left: false, until } | Phase::Gone { until } if at_end || until <= now => {
+                self.read_what_is_there(pipes);
+                self.phase = Phase::Over;
+            }
+            Phase::Starting { give_up } | Phase::Sweeping { give_up } if give_up <= now => self.give_up(now),
+            _ => {}
+        }
+    }
+
+    /// When to look again at the latest.
+    fn due(&self) -> Option<Instant> {
+        let phase = match self.phase {
+            Phase::Starting { give_up } | Phase::Sweeping { give_up } => Some(give_up),
+            Phase::Exited { until, .. } | Phase::Gone { until } => Some(until),
+            Phase::Running | Phase::Over => None,
+        };
+        let ends = match &self.stop {
+            Some(stop) => stop.kill_at.or(stop.give_up),
+            None if matches!(self.phase, Phase::Starting { .. } | Phase::Running) => {
+                earliest([self.patience.due(), self.started.map(|started| started + self.limit)])
+            }
+            None => None,
+        };
+        earliest([phase, ends, self.cutter.due()])
+    }
+
+    fn slot_speaks(&self) -> bool {
+        matches!(self.phase, Phase::Starting { .. } | Phase::Running | Phase::Sweeping { .. })
+    }
+
+    fn end(&mut self, slot: &Slot, cause: Cause, now: Instant) {
+        slot.terminate();
+        self.stop = Some(Stop { cause, kill_at: Some(now + GRACE), give_up: None });
+    }
+
+    /// The slot does not do what it is told; dropped in this state, it is killed with all that it runs.
+    fn give_up(&mut self, now: Instant) {
+        if self.exit.is_none() {
+            self.stop = Some(Stop { cause: Cause::SlotLost, kill_at: None, give_up: None });
+        } else if let Some(stop) = &mut self.stop {
+            (stop.kill_at, stop.give_up) = (None, None);
+        }
+        self.phase = Phase::Gone { until: now + PIPES_CLOSE_WITHIN };
+    }
+
+    fn on_slot(&mut self, event: SlotEvent) {
+        let now = Instant::now();
+        match event {
+            SlotEvent::Started { pid } => {
+                self.started = Some(now);
+                self.phase = Phase::Running;
+                self.run.started();
+                self.run.events.push(Event::Started { pid });
+            }
+            SlotEvent::SpawnFailed { errno } => {
+                self.spawn_errno = Some(errno);
+                self.phase = Phase::Over;
+            }
+            SlotEvent::Exited { exit, usage, left } => {
+                self.exit = Some(exit);
+                self.remains.figures.usage = usage;
+                if let Some(stop) = &mut self.stop {
+                    (stop.kill_at, stop.give_up) = (None, None);
+                }
+                self.phase = Phase::Exited { left, until: now + PIPES_CLOSE_WITHIN };
+            }
+            SlotEvent::Clean => self.phase = Phase::Gone { until: now + PIPES_CLOSE_WITHIN },
+            SlotEvent::Lost => self.give_up(now),
+        }
+    }
+
+    /// One read is one piece.
+    fn read_stderr(&mut self, pipes: &mut Pipes) -> usize {
+        let n = pipes.read(Output::Stderr, |bytes| {
+            keep_tail(&mut self.remains.stderr_tail, bytes);
+            if let Some(piece) = self.cutter.push(bytes, Instant::now()) {
+                log(&self.run, piece);
+            }
+        });
+        self.remains.figures.stderr_bytes += n as u64;
+        n
+    }
+
+    fn read_stdout(&mut self, pipes: &mut Pipes) -> usize {
+        let room = MAX_RESULT_BYTES - self.remains.stdout.len();
+        let n = pipes.read(Output::Stdout, |bytes| {
+            self.remains.stdout.extend_from_slice(&bytes[..bytes.len().min(room)]);
+        });
+        self.remains.figures.stdout_bytes += n as u64;
+        if n > room {
+            self.too_much_output();
+        }
+        n
+    }
+
+    /// What the skill goes on to write is read and thrown away, so that it is not blocked while it ends.
+    fn too_much_output(&mut self) {
+        self.run.stop(Cause::OutputLimit);
+        if self.exit.is_some() && self.stop.is_none() {
+            self.stop = Some(Stop { cause: Cause::OutputLimit, kill_at: None, give_up: None });
+        }
+    }
+
+    /// After the last process, without waiting: an end that somebody outside the tree holds open gives no end of file.
+    fn read_what_is_there(&mut self, pipes: &mut Pipes) {
+        for _ in 0..MAX_LAST_READS {
+            if self.read_stdout(pipes) + self.read_stderr(pipes) == 0 {
+                return;
+            }
+        }
+    }
+}
+
+fn log(run: &Run, piece: Piece) {
+    let told: Vec<_> = progress::all_in(&piece.text).collect();
+    run.events.push(Event::Log { piece, dropped_lines: 0 });
+    for progress in told {
+        run.events.push(Event::Progress(progress));
+    }
+}
