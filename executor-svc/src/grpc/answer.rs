@@ -10,7 +10,8 @@ use tokio::time::{Sleep, sleep};
 use tokio_stream::Stream;
 use tonic::Status;
 
-use crate::run::events::{Event, Reader, Stamped};
+use crate::run::event::{Event, Stamped};
+use crate::run::events::Reader;
 use crate::run::outcome::{Finished, Outcome, signal_name};
 use crate::run::table::Run;
 use crate::slot::Exit;

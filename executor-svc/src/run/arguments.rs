@@ -1,6 +1,5 @@
 //! Arguments: from what a caller sent to the bytes that the skill gets, checked before anything starts.
 
-use std::collections::HashSet;
 use std::fmt;
 
 use serde::de::{Deserialize, DeserializeSeed, Deserializer, Error as _, MapAccess, SeqAccess, Visitor};
@@ -236,22 +235,6 @@ impl<'de> DeserializeSeed<'de> for Key {
     }
 }
 
-/// Names of the environment that a skill may have, with what the executor has: the only way a variable gets there.
-///
-/// A name that the executor does not have is left out; a value that is not UTF-8 too.
-#[must_use]
-pub fn environment<'a>(
-    allowed: impl IntoIterator<Item = &'a String>,
-    has: impl Fn(&str) -> Option<String>,
-) -> Vec<(String, String)> {
-    let mut seen = HashSet::new();
-    allowed
-        .into_iter()
-        .filter(|name| seen.insert(name.as_str()))
-        .filter_map(|name| has(name).map(|value| (name.clone(), value)))
-        .collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -306,13 +289,5 @@ mod tests {
         assert_eq!(fields, ["", "", "/n/1"]);
         let good = Arguments::parse(RawArguments::Json(r#"{"path": ""}"#.into())).unwrap();
         good.validate("s", &schema).unwrap();
-    }
-
-    #[test]
-    fn exactly_the_names_allowed() {
-        let has = |name: &str| (name != "UNSET").then(|| format!("value of {name}"));
-        let names = ["B", "UNSET", "A", "B"].map(String::from);
-        let environment = environment(&names, has);
-        assert_eq!(environment, [("B".into(), "value of B".into()), ("A".into(), "value of A".into())]);
     }
 }

@@ -2,8 +2,11 @@
 
 pub mod admission;
 pub mod arguments;
+pub mod environment;
+pub mod event;
 pub mod events;
 pub mod explain;
+pub mod id;
 pub mod job;
 pub mod lines;
 pub mod outcome;

@@ -12,12 +12,15 @@ use tracing::{Instrument as _, Span, error, info, info_span};
 
 use crate::mirror::{Mirror, MirroredCatalog, MirroredSkill};
 use crate::run::admission::{Admission, RETRY_AFTER, draining};
-use crate::run::arguments::{Arguments, LARGE, RawArguments, environment};
-use crate::run::events::{Event, Reader};
+use crate::run::arguments::{Arguments, LARGE, RawArguments};
+use crate::run::environment;
+use crate::run::event::Event;
+use crate::run::events::Reader;
+use crate::run::id::RunId;
 use crate::run::job::Job;
 use crate::run::outcome::Cause;
 use crate::run::permit::permit;
-use crate::run::table::{NewRun, Run, RunId, RunTable, expired};
+use crate::run::table::{NewRun, Run, RunTable, expired};
 use crate::run::watch::GRACE;
 use crate::slot::Pool;
 
@@ -135,7 +138,7 @@ impl Runner {
             ticket,
             package: permitted.package,
             entry: subprocess.entry.to_string(),
-            environment: environment(&subprocess.env_allow, |name| inner.environment.get(name).cloned()),
+            environment: environment::allowed(&subprocess.env_allow, |name| inner.environment.get(name).cloned()),
             env_allow: subprocess.env_allow.clone(),
             arguments: arguments.into_bytes(),
             limit: limit(subprocess, request.timeout, inner.limits.max_timeout),

@@ -4,7 +4,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::run::events::Event;
+use crate::run::event::Event;
 use crate::run::lines::{LineCutter, Piece};
 use crate::run::outcome::{Cause, MAX_RESULT_BYTES, Remains, keep_tail};
 use crate::run::patience::{Patience, earliest};
