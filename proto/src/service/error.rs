@@ -49,6 +49,10 @@ pub enum Reason {
     PackageNotMirrored,
     /// The files on disk are no longer those of the digest.
     PackageChanged,
+    /// Nobody knows who called.
+    CallerUnknown,
+    /// The caller is known, and may not do this.
+    CallerNotAllowed,
     /// A fault of ours.
     Internal,
 }
@@ -85,6 +89,8 @@ impl Reason {
             Self::NotReady => (Code::Unavailable, "NOT_READY"),
             Self::PackageNotMirrored => (Code::Unavailable, "PACKAGE_NOT_MIRRORED"),
             Self::PackageChanged => (Code::Aborted, "PACKAGE_CHANGED"),
+            Self::CallerUnknown => (Code::Unauthenticated, "CALLER_UNKNOWN"),
+            Self::CallerNotAllowed => (Code::PermissionDenied, "CALLER_NOT_ALLOWED"),
             Self::Internal => (Code::Internal, "INTERNAL"),
         }
     }
