@@ -5,6 +5,7 @@
 //! directions, and is the only place that does.
 
 pub mod agent;
+pub mod arguments;
 pub mod digest;
 pub mod name;
 pub mod package;

@@ -3,13 +3,13 @@
 use std::time::{Duration, Instant};
 
 use prost::Message as _;
+use skillyard::arguments::RawArguments;
 use skillyard::pb::executor::v1 as pb;
 use skillyard::service::error::{Reason, Refusal};
 use skillyard::wire::struct_from_wire;
 use tonic::metadata::MetadataMap;
 
 use crate::run::RunRequest;
-use crate::run::arguments::RawArguments;
 
 /// Labels: how many, and how many bytes together.
 const MAX_LABELS: usize = 64;

@@ -9,11 +9,11 @@ use tracing::{error, warn};
 
 use crate::mirror::Held;
 use crate::run::admission::{RETRY_AFTER, Ticket};
-use crate::run::arguments::LARGE;
 use crate::run::explain;
 use crate::run::outcome::{Finished, Remains};
 use crate::run::patience::Patience;
 use crate::run::pipes::Pipes;
+use crate::run::schema::LARGE;
 use crate::run::table::Run;
 use crate::run::watch::{End, Watch};
 use crate::slot::{self, Pool, Slot};

@@ -1,7 +1,6 @@
 //! One run, from call to record. Knows the mirror and the slots, and no wire.
 
 pub mod admission;
-pub mod arguments;
 pub mod environment;
 pub mod event;
 pub mod events;
@@ -15,6 +14,7 @@ pub mod permit;
 pub mod pipes;
 pub mod progress;
 pub mod runner;
+pub mod schema;
 pub mod table;
 pub mod watch;
 

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use skillyard::Digest;
+use skillyard::arguments::{Arguments, RawArguments};
 use skillyard::service::error::{Reason, Refusal};
 use skillyard::skill::Subprocess;
 use tokio::task::JoinSet;
@@ -12,7 +13,6 @@ use tracing::{Instrument as _, Span, error, info, info_span};
 
 use crate::mirror::{Mirror, MirroredCatalog, MirroredSkill};
 use crate::run::admission::{Admission, RETRY_AFTER, draining};
-use crate::run::arguments::{Arguments, LARGE, RawArguments};
 use crate::run::environment;
 use crate::run::event::Event;
 use crate::run::events::Reader;
@@ -20,6 +20,7 @@ use crate::run::id::RunId;
 use crate::run::job::Job;
 use crate::run::outcome::Cause;
 use crate::run::permit::permit;
+use crate::run::schema::{LARGE, validate};
 use crate::run::table::{NewRun, Run, RunTable, expired};
 use crate::run::watch::GRACE;
 use crate::slot::Pool;
@@ -111,9 +112,9 @@ impl Runner {
         let arguments = match validator {
             Some(validator) if arguments.size() > LARGE => {
                 let (validator, name) = (Arc::clone(validator), request.skill.clone());
-                blocking(move || arguments.validate(&name, &validator).map(|()| arguments)).await??
+                blocking(move || validate(&arguments, &name, &validator).map(|()| arguments)).await??
             }
-            Some(validator) => arguments.validate(&request.skill, validator).map(|()| arguments)?,
+            Some(validator) => validate(&arguments, &request.skill, validator).map(|()| arguments)?,
             None => arguments,
         };
         // Nothing is awaited from here to the entry in the table: two calls with one id cannot both pass.

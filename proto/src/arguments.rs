@@ -1,19 +1,15 @@
-//! Arguments: from what a caller sent to the bytes that the skill gets, checked before anything starts.
+//! Arguments: from what a caller sent to the bytes that a skill gets, which an approval names by their hash. Both services
+//! make them here, so that the same arguments in the same form have one hash.
 
 use std::fmt;
 
+use crate::digest::Digest;
+use crate::service::error::{Reason, Refusal};
 use serde::de::{Deserialize, DeserializeSeed, Deserializer, Error as _, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Number, Value};
-use skillyard::Digest;
-use skillyard::service::error::{Reason, Refusal};
 
 /// Most bytes of the arguments.
 pub const MAX_BYTES: usize = 8 << 20;
-/// From here on they are parsed and checked on a blocking thread, so that other runs do not wait for it.
-pub const LARGE: usize = 256 << 10;
-/// Violations that are reported; more do not fit into a status.
-const MAX_VIOLATIONS: usize = 16;
-
 /// What a caller sent.
 #[derive(Clone, Debug)]
 pub enum RawArguments {
@@ -73,38 +69,16 @@ impl Arguments {
         Ok(Self { value, bytes, sha256 })
     }
 
-    /// Checks them against a skill's schema.
-    ///
-    /// # Errors
-    /// INVALID_ARGUMENTS with a violation for each place that breaks it, by JSON pointer.
-    pub fn validate(&self, skill: &str, schema: &jsonschema::Validator) -> Result<(), Refusal> {
-        let mut errors = schema.iter_errors(&self.value).peekable();
-        if errors.peek().is_none() {
-            return Ok(());
-        }
-        let mut refusal = None;
-        let mut more = 0;
-        for (i, error) in errors.enumerate() {
-            if i >= MAX_VIOLATIONS {
-                more += 1;
-                continue;
-            }
-            let pointer = error.instance_path().to_string();
-            let text = error.to_string();
-            let refused = refusal.take().unwrap_or_else(|| {
-                let at = if pointer.is_empty() { "at the top".to_owned() } else { format!("at {pointer}") };
-                Refusal::new(
-                    Reason::InvalidArguments,
-                    format!("the arguments break the schema of {skill:?} {at}: {text}; CatalogService.GetSkill has the schema"),
-                )
-            });
-            refusal = Some(refused.violation(pointer, text));
-        }
-        match refusal {
-            Some(refused) if more > 0 => Err(refused.with("more_violations", more.to_string())),
-            Some(refused) => Err(refused),
-            None => Ok(()),
-        }
+    /// Them as a value, to check against a schema.
+    #[must_use]
+    pub fn value(&self) -> &Value {
+        &self.value
+    }
+
+    /// The bytes that the skill gets, as the text that they are.
+    #[must_use]
+    pub fn as_bytes(&self) -> &[u8] {
+        &self.bytes
     }
 
     /// How many bytes the skill gets.
@@ -273,21 +247,5 @@ mod tests {
         assert!(refused("{} {}").1.contains("trailing"));
         assert!(refused(&"[".repeat(1_000_000)).1.contains("recursion"));
         assert_eq!(refused(&format!("{{\"a\":\"{}\"}}", "x".repeat(MAX_BYTES))).0, Reason::ArgumentsTooLarge);
-    }
-
-    #[test]
-    fn violations_have_pointers() {
-        let schema = json!({"type": "object", "properties": {"path": {}, "n": {"type": "array", "items": {"type": "integer"}}},
-                            "required": ["path"], "additionalProperties": false});
-        let schema = jsonschema::validator_for(&schema).unwrap();
-        let arguments = Arguments::parse(RawArguments::Json(r#"{"n": [1, "x"], "y": 1}"#.into())).unwrap();
-        let status = tonic::Status::from(arguments.validate("s", &schema).unwrap_err());
-        let details = tonic_types::StatusExt::get_error_details(&status);
-        let mut fields: Vec<_> =
-            details.bad_request().unwrap().field_violations.iter().map(|v| v.field.clone()).collect();
-        fields.sort();
-        assert_eq!(fields, ["", "", "/n/1"]);
-        let good = Arguments::parse(RawArguments::Json(r#"{"path": ""}"#.into())).unwrap();
-        good.validate("s", &schema).unwrap();
     }
 }
