@@ -285,7 +285,9 @@ mod tests {
         let mut line = String::new();
         BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
         let pid = i32::try_from(child.id()).unwrap();
-        let found = descendants(pid);
+        // While it execs, a process has no command line.
+        let execs = |found: &Vec<Process>| found.iter().any(|process| process.command.starts_with('['));
+        let found = std::iter::repeat_with(|| descendants(pid)).find(|found| !execs(found)).unwrap();
         assert_eq!(found.iter().map(|p| (&*p.command, p.parent)).collect::<Vec<_>>(), [("sleep 3600", pid)]);
         assert!(found[0].lives() && open_files(pid) >= 2 && memory(pid, "VmRSS") > 1 << 12);
         child.kill().unwrap();
