@@ -435,6 +435,46 @@ async fn health_and_reflection() {
 }
 
 #[tokio::test]
+async fn every_call_has_its_line_and_an_operators_call_is_seen_by_default() {
+    let world = World::new();
+    world.skill("a", "");
+    world.agent("me", "");
+    for (log, seen) in [("info,skillyard::service::access=debug", true), ("info", false)] {
+        let registry = world.serve(&["--log", log]).await;
+        get(&registry, "a", "me").await.unwrap();
+        get(&registry, "s3cret", "me").await.unwrap_err();
+        list(&registry, pb::ListSkillsRequest { agent: "nobody".into(), ..Default::default() }).await.unwrap_err();
+        let mut left = watch(&registry, "").await;
+        next(&mut left).await;
+        drop(left);
+        let digest = get(&registry, "a", "").await.unwrap().digest;
+        fetch(&registry, &digest).await.unwrap();
+        reload(&registry).await;
+        let mut expected = vec!["INFO Reload - OK"];
+        if seen {
+            expected.extend([
+                "DEBUG GetSkill me OK",
+                "DEBUG GetSkill me NOT_FOUND",
+                "DEBUG ListSkills nobody NOT_FOUND",
+                "DEBUG WatchCatalog - CANCELLED",
+                "DEBUG GetSkill - OK",
+                "DEBUG FetchPackage - OK",
+            ]);
+        }
+        expected.sort_unstable();
+        eventually(async || {
+            let mut calls = registry.calls();
+            // The test looks at the health first.
+            calls.retain(|call| !call.contains(" Watch "));
+            calls.sort_unstable();
+            (calls == expected).then_some(())
+        })
+        .await;
+        assert!(!registry.log().iter().any(|line| line.contains("s3cret")));
+    }
+}
+
+#[tokio::test]
 async fn every_fault_of_the_configuration_at_once() {
     let world = World::new();
     let output = world

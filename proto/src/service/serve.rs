@@ -15,6 +15,7 @@ use tonic::service::{Routes, RoutesBuilder};
 use tonic::transport::Server;
 use tonic_health::server::HealthReporter;
 
+use super::access::AccessLog;
 use crate::pb;
 
 /// A client that answers no ping for `KEEPALIVE` + `KEEPALIVE_TIMEOUT` is gone.
@@ -74,6 +75,7 @@ pub async fn serve(
         .max_concurrent_streams(MAX_STREAMS)
         .http2_max_pending_accept_reset_streams(Some(MAX_RESETS))
         .http2_max_local_error_reset_streams(Some(MAX_RESETS))
+        .layer(AccessLog)
         .add_routes(routes)
         .serve_with_incoming_shutdown(Incoming::new(listener), async move {
             // A sender that is gone means the same as one that spoke.

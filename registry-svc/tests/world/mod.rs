@@ -143,6 +143,21 @@ impl Registry {
             .collect()
     }
 
+    /// The calls in the log so far: level, method, agent and code of each.
+    pub(crate) fn calls(&self) -> Vec<String> {
+        let lines = self.lines.lines.lock().unwrap();
+        let values = lines.iter().map(|line| serde_json::from_str::<Value>(line).unwrap());
+        let text = |value: &Value| value.as_str().unwrap_or("-").to_owned();
+        values
+            .filter(|value| value["message"] == "answered")
+            .map(|value| {
+                let method = text(&value["span"]["method"]).rsplit('/').next().unwrap().to_owned();
+                assert!(value["took"].is_string(), "{value}");
+                [text(&value["level"]), method, text(&value["span"]["agent"]), text(&value["code"])].join(" ")
+            })
+            .collect()
+    }
+
     pub(crate) fn terminate(&self) {
         let pid = rustix::process::Pid::from_child(&self.child);
         rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
