@@ -208,9 +208,9 @@ pub(crate) async fn eventually<T>(mut ask: impl AsyncFnMut() -> Option<T>) -> T 
     }
 }
 
-/// Memory of a process that is nobody else's and no file's, in KiB.
-pub(crate) fn own_memory_kib(pid: u32) -> u64 {
+/// Memory of a process, as `/proc/PID/status` names it, in KiB.
+pub(crate) fn memory_kib(pid: u32, what: &str) -> u64 {
     let status = fs::read_to_string(Path::new("/proc").join(pid.to_string()).join("status")).unwrap();
-    let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:")).unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix(what)?.strip_prefix(':')).unwrap();
     line.trim().trim_end_matches(" kB").parse().unwrap()
 }
