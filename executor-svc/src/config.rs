@@ -158,6 +158,12 @@ impl fmt::Display for Fault {
 pub struct Faults(pub Vec<Fault>);
 
 impl Flags {
+    /// How faults are told.
+    #[must_use]
+    pub fn log_format(&self) -> LogFormat {
+        if self.log_format == "json" { LogFormat::Json } else { LogFormat::Text }
+    }
+
     /// Checks them all.
     ///
     /// # Errors

@@ -78,7 +78,7 @@ pub async fn run(config: Config, listener: TcpListener, shutdown: impl Future<Ou
     let endpoint = config.advertise.clone().unwrap_or_else(|| address.to_string());
     let service = ExecutorServiceServer::new(Executor::new(runner.clone(), &config.name, &endpoint))
         .max_decoding_message_size(MAX_MESSAGE_BYTES);
-    let (mut routes, health) = serve::routes()?;
+    let (mut routes, health) = serve::routes(&[SERVICE])?;
     routes.add_service(service);
     health.set_service_status("", ServingStatus::NotServing).await;
     health.set_service_status(SERVICE, ServingStatus::NotServing).await;

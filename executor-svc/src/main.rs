@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use executor_svc::config::{Cli, Command, Flags};
 use executor_svc::{client, slot};
-use skillyard::service::shell;
+use skillyard::service::{shell, telemetry};
 
 fn main() -> ExitCode {
     // A slot is small and there are many: it parses nothing and starts no runtime.
@@ -30,11 +30,12 @@ fn main() -> ExitCode {
 }
 
 async fn serve(flags: Flags) -> ExitCode {
+    let format = flags.log_format();
     match flags.check() {
         Ok(config) => {
-            let logs = (config.log_format, config.log.clone());
-            shell::serve(logs, config.listen, |listener, stop| executor_svc::run(config, listener, stop)).await
+            telemetry::init(config.log_format, &config.log);
+            shell::serve(config.listen, |listener, stop| executor_svc::run(config, listener, stop)).await
         }
-        Err(faults) => shell::bad_configuration(&faults.0),
+        Err(faults) => shell::bad_configuration(format, &faults.0),
     }
 }

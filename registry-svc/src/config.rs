@@ -88,12 +88,16 @@ pub struct Fault {
 }
 
 impl Raw {
-    /// Starts logging; with the defaults in place of what [`Config::check`] finds wrong.
+    /// How faults are told.
+    #[must_use]
+    pub fn log_format(&self) -> LogFormat {
+        Checker::default().log_format(self).unwrap_or_default()
+    }
+
+    /// Starts logging, once [`Config::check`] has found nothing wrong.
     pub fn start_logging(&self) {
         let mut checker = Checker::default();
-        let format = checker.log_format(self).unwrap_or_default();
-        let Ok(filter) = telemetry::filter(checker.log_filter(self).unwrap_or(DEFAULT_LOG)) else { return };
-        telemetry::init(format, filter);
+        telemetry::init(self.log_format(), checker.log_filter(self).unwrap_or(DEFAULT_LOG));
     }
 }
 

@@ -45,7 +45,7 @@ pub enum RunError {
 /// # Errors
 /// See [`RunError`].
 pub async fn run(config: Config, listener: TcpListener, shutdown: impl Future<Output = ()>) -> Result<(), RunError> {
-    let (mut routes, health) = serve::routes()?;
+    let (mut routes, health) = serve::routes(&grpc::SERVICES)?;
     set_health(&health, ServingStatus::NotServing).await;
     let (catalogs, loader) = catalog::reload::start(source::roots(&config.layout), config.rescan_interval);
     grpc::add(&mut routes, &catalogs, config.default_agent.clone());

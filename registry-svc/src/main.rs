@@ -4,8 +4,7 @@ use std::process::ExitCode;
 
 use clap::Parser as _;
 use registry_svc::config::{Config, Raw};
-use skillyard::service::serve::stop_signal;
-use tokio::net::TcpListener;
+use skillyard::service::shell;
 
 fn main() -> ExitCode {
     let raw = match Raw::try_parse() {
@@ -15,26 +14,18 @@ fn main() -> ExitCode {
             return error.print().map_or(ExitCode::FAILURE, |()| ExitCode::from(code));
         }
     };
-    raw.start_logging();
     let config = match Config::check(&raw) {
         Ok(config) => config,
-        Err(faults) => {
-            faults.iter().for_each(|fault| tracing::error!("bad configuration: {fault}"));
-            return ExitCode::from(64);
-        }
+        Err(faults) => return shell::bad_configuration(raw.log_format(), &faults),
     };
-    serve(config).inspect_err(|error| tracing::error!("{error}")).map_or(ExitCode::FAILURE, |()| ExitCode::SUCCESS)
-}
-
-fn serve(config: Config) -> Result<(), Box<dyn std::error::Error>> {
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
-    let served = runtime.block_on(async {
-        let (stop, listen) = (stop_signal()?, config.listen);
-        let listener =
-            TcpListener::bind(listen).await.map_err(|error| format!("cannot listen on {listen}: {error}"))?;
-        let stop = async { tracing::info!("stopping after {}", stop.await) };
-        Ok(registry_svc::run(config, listener, stop).await?)
-    });
-    runtime.shutdown_background(); // A root that hangs has a thread that cannot be ended.
-    served
+    raw.start_logging();
+    let runtime = match tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build() {
+        Ok(runtime) => runtime,
+        Err(error) => return shell::failure(&error),
+    };
+    let listen = config.listen;
+    let code = runtime.block_on(shell::serve(listen, |listener, stop| registry_svc::run(config, listener, stop)));
+    // A root that hangs has a thread that cannot be ended.
+    runtime.shutdown_background();
+    code
 }

@@ -15,6 +15,7 @@ use tonic::service::{Routes, RoutesBuilder};
 use tonic::transport::Server;
 use tonic_health::server::HealthReporter;
 
+use super::access::AccessLog;
 use crate::pb;
 
 /// A client that answers no ping for `KEEPALIVE` + `KEEPALIVE_TIMEOUT` is gone.
@@ -25,23 +26,32 @@ const MAX_STREAMS: u32 = 10_000;
 /// Streams that a client may reset before the connection is taken for an attack. The default of 1,024 ends a
 /// connection, with all its other calls, that cancelled a few hundred runs.
 const MAX_RESETS: usize = 100_000;
+/// What is served beside the services.
+const COMMON_SERVICES: [&str; 3] = [
+    tonic_health::pb::health_server::SERVICE_NAME,
+    tonic_reflection::pb::v1::server_reflection_server::SERVICE_NAME,
+    tonic_reflection::pb::v1alpha::server_reflection_server::SERVICE_NAME,
+];
 /// After a failed accept, as with no descriptor left.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// Health and reflection, v1 and v1alpha, as routes to add services to.
+/// Health and reflection, v1 and v1alpha, as routes to add these services to.
+///
+/// Reflection lists what is served and nothing else; it describes more, so that an error's details can be read.
 ///
 /// # Errors
 /// A descriptor set that cannot be read, which is a fault of the build.
-pub fn routes() -> Result<(RoutesBuilder, HealthReporter), tonic_reflection::server::Error> {
+pub fn routes(services: &[&str]) -> Result<(RoutesBuilder, HealthReporter), tonic_reflection::server::Error> {
     let (reporter, health) = tonic_health::server::health_reporter();
     let reflection = || {
-        tonic_reflection::server::Builder::configure()
+        let builder = tonic_reflection::server::Builder::configure()
             .register_encoded_file_descriptor_set(pb::FILE_DESCRIPTOR_SET)
             .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
             .register_encoded_file_descriptor_set(tonic_types::pb::FILE_DESCRIPTOR_SET)
             .register_encoded_file_descriptor_set(tonic_reflection::pb::v1::FILE_DESCRIPTOR_SET)
             .register_encoded_file_descriptor_set(tonic_reflection::pb::v1alpha::FILE_DESCRIPTOR_SET)
-            .include_reflection_service(false)
+            .include_reflection_service(false);
+        COMMON_SERVICES.iter().chain(services).fold(builder, |builder, name| builder.with_service_name(*name))
     };
     let mut builder = Routes::builder();
     builder.add_service(health).add_service(reflection().build_v1()?).add_service(reflection().build_v1alpha()?);
@@ -65,6 +75,7 @@ pub async fn serve(
         .max_concurrent_streams(MAX_STREAMS)
         .http2_max_pending_accept_reset_streams(Some(MAX_RESETS))
         .http2_max_local_error_reset_streams(Some(MAX_RESETS))
+        .layer(AccessLog)
         .add_routes(routes)
         .serve_with_incoming_shutdown(Incoming::new(listener), async move {
             // A sender that is gone means the same as one that spoke.

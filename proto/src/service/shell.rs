@@ -1,4 +1,4 @@
-//! What a binary does around its service: logs, the listener, the stop signal, and what it says when it fails.
+//! What a binary does around its service: the listener, the stop signal, and what it says when it fails.
 
 use std::fmt;
 use std::future::Future;
@@ -16,9 +16,8 @@ const BAD_CONFIGURATION: u8 = 64;
 /// Of anything else that keeps it from serving.
 const FAILURE: u8 = 1;
 
-/// Starts logging, binds, and runs a service until SIGTERM or SIGINT.
+/// Binds, and runs a service until SIGTERM or SIGINT.
 pub async fn serve<E, F>(
-    (format, filter): (LogFormat, String),
     listen: SocketAddr,
     run: impl FnOnce(TcpListener, std::pin::Pin<Box<dyn Future<Output = ()> + Send>>) -> F,
 ) -> ExitCode
@@ -26,10 +25,6 @@ where
     E: fmt::Display,
     F: Future<Output = Result<(), E>>,
 {
-    match telemetry::filter(&filter) {
-        Ok(filter) => telemetry::init(format, filter),
-        Err(error) => return bad_configuration(&[error]),
-    }
     let signal = match stop_signal() {
         Ok(signal) => signal,
         Err(error) => return failure(&error),
@@ -51,9 +46,9 @@ where
     }
 }
 
-/// Says what is wrong with the configuration, a line each.
-pub fn bad_configuration(faults: &[impl fmt::Display]) -> ExitCode {
-    start_plain_logs();
+/// Says what is wrong with the configuration, a line each, whatever its log level is.
+pub fn bad_configuration(format: LogFormat, faults: &[impl fmt::Display]) -> ExitCode {
+    telemetry::init(format, telemetry::DEFAULT_FILTER);
     for fault in faults {
         error!("bad configuration: {fault}");
     }
@@ -62,12 +57,8 @@ pub fn bad_configuration(faults: &[impl fmt::Display]) -> ExitCode {
 
 /// Says why it cannot go on.
 pub fn failure(error: &impl fmt::Display) -> ExitCode {
-    start_plain_logs();
+    // Unless logs were started already.
+    telemetry::init(LogFormat::default(), telemetry::DEFAULT_FILTER);
     error!("{error}");
     ExitCode::from(FAILURE)
-}
-
-/// Where the configuration is what is wrong, its choice of logs is not known.
-fn start_plain_logs() {
-    telemetry::init(LogFormat::Text, tracing_subscriber::EnvFilter::new("info"));
 }

@@ -3,6 +3,7 @@
 use std::io::IsTerminal as _;
 
 use tracing_subscriber::EnvFilter;
+use tracing_subscriber::filter::LevelFilter;
 use tracing_subscriber::fmt::format::FmtSpan;
 
 /// How log lines are written.
@@ -15,24 +16,28 @@ pub enum LogFormat {
     Json,
 }
 
+/// What is logged where nothing else was asked for.
+pub const DEFAULT_FILTER: &str = "info";
+
 /// A filter that cannot be read.
-#[derive(Debug, thiserror::Error)]
-#[error("{filter:?} is not a log filter ({source}): write a level (error, warn, info, debug, trace) or target=level,…")]
-pub struct FilterError {
-    filter: String,
-    source: tracing_subscriber::filter::ParseError,
-}
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0:?} is not a log filter: write off, error, warn, info, debug or trace, or target=level between commas")]
+pub struct FilterError(String);
 
 /// Checks a filter: a level, or `target=level` between commas.
 ///
 /// # Errors
 /// Says what to write instead.
 pub fn filter(text: &str) -> Result<EnvFilter, FilterError> {
-    EnvFilter::try_new(text).map_err(|source| FilterError { filter: text.to_owned(), source })
+    let error = || FilterError(text.to_owned());
+    // A word alone could be a target, of which all would be logged; it is a level that was misspelt.
+    let is_good = |part: &str| part.contains('=') || part.trim().parse::<LevelFilter>().is_ok();
+    if text.split(',').all(is_good) { EnvFilter::try_new(text).map_err(|_| error()) } else { Err(error()) }
 }
 
-/// Starts logging for the whole process; a second call changes nothing.
-pub fn init(format: LogFormat, filter: EnvFilter) {
+/// Starts logging for the whole process; a second call changes nothing. A filter that cannot be read is the default.
+pub fn init(format: LogFormat, text: &str) {
+    let filter = filter(text).unwrap_or_else(|_| EnvFilter::new(DEFAULT_FILTER));
     let builder = tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(std::io::stderr)
@@ -44,5 +49,20 @@ pub fn init(format: LogFormat, filter: EnvFilter) {
     };
     if started.is_err() {
         tracing::debug!("logging was started already");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_misspelt_level_is_no_filter() {
+        for good in ["info", "WARN", "off", "warn,skillyard=debug", "h2=off,trace"] {
+            assert!(filter(good).is_ok(), "{good}");
+        }
+        for bad in ["", "inf", "bogus", "info,bogus", "a=b=c", "skillyard=loud"] {
+            assert!(filter(bad).is_err(), "{bad}");
+        }
     }
 }

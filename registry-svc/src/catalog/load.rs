@@ -13,7 +13,7 @@ use skillyard::{Agent, SkillName, Source};
 use super::fingerprint;
 use super::report::{Fate, Key, Report, Reported, RootReport, Subject};
 use super::snapshot::{Catalog, Entry};
-use crate::source::{AgentScan, Candidate, Diagnostic, FoundSkill, Root, RootKind, Scan, Severity, SkillScan};
+use crate::source::{AgentScan, Candidate, Diagnostic, FoundSkill, Root, RootKind, Scan, Severity, SkillScan, codes};
 
 /// What was found under a root of either kind.
 #[derive(Clone, Debug, PartialEq)]
@@ -195,7 +195,7 @@ fn subject(kind: RootKind, found: Option<&FoundSkill>) -> Subject {
 fn name_taken(what: &str, name: &str, by: &Path) -> Diagnostic {
     let by = by.display();
     let message = format!("the {what} {name:?} is registered from {by} already: rename one of the two, or remove one");
-    Diagnostic { severity: Severity::Error, code: "E_NAME_TAKEN", message, line: 0, column: 0 }
+    Diagnostic { severity: Severity::Error, code: codes::E_NAME_TAKEN, message, line: 0, column: 0 }
 }
 
 /// Because a missing list means every skill, a name that is misspelt matters.
@@ -208,7 +208,7 @@ fn unknown_skills<'a, V>(
         names.iter().filter(move |name| *name != "*" && !skills.contains_key(name.as_str())).map(move |name| {
             Diagnostic {
                 severity: Severity::Warning,
-                code: "W_UNKNOWN_SKILL",
+                code: codes::W_UNKNOWN_SKILL,
                 message: format!("{list} names {name:?}, and there is no such skill: correct the name, or remove it"),
                 line: 0,
                 column: 0,
@@ -253,7 +253,7 @@ mod tests {
         );
         let loser = &catalog.report().candidates[1];
         assert_eq!((loser.key.path.to_str(), loser.fate), (Some("/e1/c/skill.json"), Fate::NameTaken));
-        assert_eq!(loser.diagnostics[0].code, "E_NAME_TAKEN");
+        assert_eq!(loser.diagnostics[0].code, codes::E_NAME_TAKEN);
         assert!(loser.diagnostics[0].message.contains("/e1/b/skill.json"), "{loser:?}");
         let counts: Vec<_> = catalog.report().roots.iter().map(|root| (root.registered, root.skipped)).collect();
         assert_eq!(counts, [(1, 1), (1, 1), (1, 1), (0, 1), (1, 1)]);
@@ -270,7 +270,7 @@ mod tests {
         ]);
         let codes: Vec<_> = catalog.report().candidates[0].diagnostics.iter().map(|d| (d.code, &d.message)).collect();
         assert_eq!(codes.len(), 1);
-        assert!(codes[0].0 == "W_UNKNOWN_SKILL" && codes[0].1.contains("misspelt"), "{codes:?}");
+        assert!(codes[0].0 == codes::W_UNKNOWN_SKILL && codes[0].1.contains("misspelt"), "{codes:?}");
         assert!(catalog.report().candidates[0].is_registered());
     }
 

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use skillyard::pb::registry::v1 as pb;
 use skillyard::pb::skill::v1::{SkillClass, SkillKind, SkillSource};
+use skillyard::service::access;
 use skillyard::service::error::{Reason, Refusal};
 use skillyard::skill::Kind;
 use skillyard::{Class, wire};
@@ -36,6 +37,7 @@ impl pb::catalog_service_server::CatalogService for Service {
         request: Request<pb::ListSkillsRequest>,
     ) -> Result<Response<pb::ListSkillsResponse>, Status> {
         let request = request.into_inner();
+        access::on_behalf_of(&request.agent);
         let filter = Filter::of(&request)?;
         let (kind, class) = (request.kind.to_string(), request.class.to_string());
         let filters = ["ListSkills", &request.agent, &kind, &class, &request.category];
@@ -58,6 +60,7 @@ impl pb::catalog_service_server::CatalogService for Service {
 
     async fn get_skill(&self, request: Request<pb::GetSkillRequest>) -> Result<Response<pb::GetSkillResponse>, Status> {
         let pb::GetSkillRequest { name, agent } = request.into_inner();
+        access::on_behalf_of(&agent);
         let catalog = self.catalogs.current().map_err(unavailable)?;
         let view = catalog.view(&agent, self.default_agent.as_deref()).map_err(unknown_agent)?;
         let found = catalog.skill(view, &name).ok_or_else(|| Refusal::unknown_skill(&name))?;

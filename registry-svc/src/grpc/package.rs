@@ -14,6 +14,7 @@ use tokio::sync::{Semaphore, mpsc};
 use tokio::time::{Instant, sleep_until};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status};
+use tracing::Instrument as _;
 
 use super::unavailable;
 use crate::catalog::read::{Changed, PackageReader, Part};
@@ -58,10 +59,14 @@ impl pb::package_service_server::PackageService for Service {
         let (sender, receiver) = mpsc::channel(AHEAD);
         let catalogs = self.catalogs.subscribe();
         let known = request.into_inner().catalog_version;
-        tokio::spawn(async move {
-            // An error means that the client has gone.
-            let _ = watch(catalogs, known, &sender).await;
-        });
+        let watching = async move {
+            tokio::select! {
+                // An error means that the client has gone.
+                _ = watch(catalogs, known, &sender) => {}
+                () = sender.closed() => {}
+            }
+        };
+        tokio::spawn(watching.in_current_span());
         Ok(Response::new(ReceiverStream::new(receiver)))
     }
 
@@ -82,13 +87,14 @@ impl pb::package_service_server::PackageService for Service {
         })?;
         let (sender, receiver) = mpsc::channel(AHEAD);
         let (found, catalogs, readers) = (Arc::clone(found), self.catalogs.clone(), Arc::clone(&self.readers));
-        tokio::spawn(async move {
+        let fetching = async move {
             tokio::select! {
                 // An error means that the client has gone.
                 _ = fetch(found, catalogs, readers, &sender) => {}
                 () = sender.closed() => {}
             }
-        });
+        };
+        tokio::spawn(fetching.in_current_span());
         Ok(Response::new(ReceiverStream::new(receiver)))
     }
 }

@@ -1,4 +1,5 @@
-//! The codes of diagnostics: stable, each with what causes it and what mends it. `E_` keeps a candidate out, `W_` does not.
+//! The codes of diagnostics: stable, each with what causes it and, from the second sentence on, what mends it. `E_` keeps a
+//! candidate out, `W_` does not. `docs/diagnostics.md` is the same for people.
 
 /// A file or directory cannot be read, or is not a regular file. Give the registry's user the right to read it.
 pub const E_UNREADABLE: &str = "E_UNREADABLE";
@@ -85,6 +86,8 @@ pub const E_YAML: &str = "E_YAML";
 pub const E_CLOUD_MANIFEST: &str = "E_CLOUD_MANIFEST";
 /// A permission mode that does not exist. Write `read-only`, `mutating-with-confirm` or `dual-sign-required`.
 pub const E_PERMISSION_MODE: &str = "E_PERMISSION_MODE";
+/// Another skill, or agent, has the name and comes first. Rename one of the two, or remove one.
+pub const E_NAME_TAKEN: &str = "E_NAME_TAKEN";
 
 /// A hidden directory or `node_modules` holds a manifest and was not entered. Move the skill, if it is one.
 pub const W_NOT_ENTERED: &str = "W_NOT_ENTERED";
@@ -94,7 +97,8 @@ pub const W_KIND_NOT_HERE: &str = "W_KIND_NOT_HERE";
 pub const W_LEVEL: &str = "W_LEVEL";
 /// A link leads nowhere. Remove or mend it.
 pub const W_LINK_BROKEN: &str = "W_LINK_BROKEN";
-/// A linked directory is not under the root and was not entered.
+/// A linked directory is not under the root and was not entered. Put the files themselves under the root, or add the
+/// other directory as a root.
 pub const W_LINK_OUT_OF_ROOT: &str = "W_LINK_OUT_OF_ROOT";
 /// A link to a directory, out of the package or to nowhere is not in the package. Put the files there themselves.
 pub const W_LINK_LEFT_OUT: &str = "W_LINK_LEFT_OUT";
@@ -102,7 +106,8 @@ pub const W_LINK_LEFT_OUT: &str = "W_LINK_LEFT_OUT";
 pub const W_VENV_LINKS: &str = "W_VENV_LINKS";
 /// A socket, FIFO or device is not in the package. Remove it.
 pub const W_NOT_REGULAR: &str = "W_NOT_REGULAR";
-/// The entry lies outside the skill's directory: it alone is packaged, its neighbours are not.
+/// The entry lies outside the skill's directory: it alone is packaged, its neighbours are not. Move it, and what it
+/// needs, into the directory.
 pub const W_ENTRY_OUTSIDE: &str = "W_ENTRY_OUTSIDE";
 /// The entry's shebang finds its interpreter by PATH, which `env_allow` does not pass on. Add `PATH`, or write the path.
 pub const W_SHEBANG_NEEDS_PATH: &str = "W_SHEBANG_NEEDS_PATH";
@@ -113,13 +118,15 @@ pub const W_ARCHITECTURE: &str = "W_ARCHITECTURE";
 
 /// The file's name is not the directory's, which is the one that counts. Make them the same.
 pub const W_NAME_NOT_DIRECTORY: &str = "W_NAME_NOT_DIRECTORY";
-/// The file's name is not the id that the admin server published it under, which is the one that counts.
+/// The file's name is not the id that the admin server published it under, which is the one that counts. Make them the
+/// same where it is published.
 pub const W_NAME_NOT_ID: &str = "W_NAME_NOT_ID";
-/// The Agent Skills specification wants 1 to 64 lower-case letters, digits and single inner hyphens as a name.
+/// A name that the Agent Skills specification does not allow. Write 1 to 64 lower-case letters, digits and single inner
+/// hyphens.
 pub const W_SPEC_NAME: &str = "W_SPEC_NAME";
-/// The Agent Skills specification allows a description 1,024 characters.
+/// A description has more than the 1,024 characters that the Agent Skills specification allows. Shorten it.
 pub const W_SPEC_DESCRIPTION: &str = "W_SPEC_DESCRIPTION";
-/// The Agent Skills specification allows `compatibility` 500 characters.
+/// `compatibility` has more than the 500 characters that the Agent Skills specification allows. Shorten it.
 pub const W_SPEC_COMPATIBILITY: &str = "W_SPEC_COMPATIBILITY";
 /// A key has another type than is understood; it is kept as an unknown key. Write the type that the message names.
 pub const W_KEY_TYPE: &str = "W_KEY_TYPE";
@@ -130,17 +137,44 @@ pub const W_TOOL_CLASS: &str = "W_TOOL_CLASS";
 pub const W_AGENT_KEY_NEARLY: &str = "W_AGENT_KEY_NEARLY";
 /// `skills` is there and lists nothing, which means all skills. Write `["*"]` if that is meant.
 pub const W_AGENT_SKILLS_EMPTY: &str = "W_AGENT_SKILLS_EMPTY";
+/// `skills` or `disallowed_skills` names a skill that does not exist. Correct the name, or remove it.
+pub const W_UNKNOWN_SKILL: &str = "W_UNKNOWN_SKILL";
 
 #[cfg(test)]
 mod tests {
-    #[test]
-    fn a_code_is_called_as_it_is_written() {
-        let text = include_str!("codes.rs");
-        let codes: Vec<_> = text.lines().filter_map(|line| line.strip_prefix("pub const ")).collect();
-        assert!(codes.len() > 50);
-        for code in codes {
-            let name = code.split(':').next().unwrap();
-            assert!(code.ends_with(&format!("= \"{name}\";")) && (name.starts_with("E_") || name.starts_with("W_")));
+    /// Code, cause and mend, as they stand here.
+    fn codes() -> Vec<(&'static str, String, String)> {
+        let (mut codes, mut comment) = (Vec::new(), Vec::new());
+        for line in include_str!("codes.rs").lines() {
+            if let Some(text) = line.strip_prefix("/// ") {
+                comment.push(text);
+            } else if let Some(code) = line.strip_prefix("pub const ") {
+                let name = code.split(':').next().unwrap();
+                assert!(code.ends_with(&format!("= \"{name}\";")), "{code}: it is called as it is written");
+                let text = std::mem::take(&mut comment).join(" ");
+                let (cause, mend) = text.split_once(". ").unwrap_or_else(|| panic!("{name}: what mends it?"));
+                codes.push((name, format!("{cause}."), mend.to_owned()));
+            }
         }
+        codes
+    }
+
+    #[test]
+    fn the_page_says_the_same() {
+        let page = include_str!("../../../docs/diagnostics.md");
+        let (errors, warnings) = page.split_once("\n## Warnings\n").unwrap();
+        for (prefix, section) in [("E_", errors), ("W_", warnings)] {
+            let rows: Vec<_> = section.lines().filter(|line| line.starts_with("| `")).collect();
+            let wanted: Vec<_> = codes()
+                .into_iter()
+                .filter(|(code, ..)| code.starts_with(prefix))
+                .map(|(code, cause, mend)| format!("| `{code}` | {cause} | {mend} |"))
+                .collect();
+            for (row, wanted) in rows.iter().zip(&wanted) {
+                assert_eq!(row, wanted);
+            }
+            assert_eq!(rows.len(), wanted.len(), "{prefix}");
+        }
+        assert!(codes().iter().all(|(code, ..)| code.starts_with("E_") || code.starts_with("W_")));
     }
 }

@@ -1,6 +1,5 @@
 //! `skill.json`: what a subprocess skill's author writes, with every rule that its values have. Looks at no other file.
 
-use jsonschema::PatternOptions;
 use serde_json::{Map, Value};
 use skillyard::skill::{DEFAULT_CATEGORY, DEFAULT_TIMEOUT_SECONDS, EMPTY_SCHEMA};
 use skillyard::{Class, SkillName};
@@ -9,6 +8,7 @@ use super::codes;
 use super::findings::Findings;
 use super::json;
 use super::node::{Data, Member, Node, into_map};
+use super::schema::{self, Unusable};
 use super::text::Text;
 
 /// A manifest whose values are right.
@@ -216,9 +216,9 @@ impl Keys<'_> {
             return None;
         }
         let written = self.text.as_str()[node.span.clone()].to_owned();
-        match compile(&node.into_value()) {
+        match schema::check(&node.into_value()) {
             Ok(()) => Some(written),
-            Err((code, message)) => {
+            Err(Unusable { code, message }) => {
                 self.findings.build(code, position, message);
                 None
             }
@@ -229,28 +229,6 @@ impl Keys<'_> {
 /// A class by its word.
 pub(crate) fn class_of(word: &str) -> Option<Class> {
     [Class::Safe, Class::Mutating, Class::Dangerous].into_iter().find(|class| class.as_str() == word)
-}
-
-/// Compiles as an executor does: all drafts, nothing fetched, patterns in linear time.
-fn compile(schema: &Value) -> Result<(), (&'static str, String)> {
-    let built = jsonschema::options().offline().with_pattern_options(PatternOptions::regex()).build(schema);
-    let Err(error) = built else { return Ok(()) };
-    if let jsonschema::error::ValidationErrorKind::Referencing(reference) = error.kind() {
-        let message = format!("the schema refers outside itself or to nothing: {reference}: copy it into \"$defs\"");
-        return Err((codes::E_SCHEMA_REF, message));
-    }
-    let place = error.instance_path().to_string();
-    let place = if place.is_empty() { String::new() } else { format!(" at {place}") };
-    Err((codes::E_SCHEMA_INVALID, format!("the schema does not compile{place}: {}", shortened(&error.to_string()))))
-}
-
-/// A message that may quote a whole schema.
-fn shortened(message: &str) -> String {
-    const MOST: usize = 300;
-    match message.char_indices().nth(MOST) {
-        Some((end, _)) => format!("{}…", &message[..end]),
-        None => message.to_owned(),
-    }
 }
 
 fn text_of(node: &Node) -> Option<String> {

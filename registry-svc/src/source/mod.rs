@@ -20,6 +20,7 @@ mod node;
 mod package;
 mod playbook;
 mod root;
+mod schema;
 mod skill;
 mod stamp;
 mod text;

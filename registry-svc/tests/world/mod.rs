@@ -143,6 +143,21 @@ impl Registry {
             .collect()
     }
 
+    /// The calls in the log so far: level, method, agent and code of each.
+    pub(crate) fn calls(&self) -> Vec<String> {
+        let lines = self.lines.lines.lock().unwrap();
+        let values = lines.iter().map(|line| serde_json::from_str::<Value>(line).unwrap());
+        let text = |value: &Value| value.as_str().unwrap_or("-").to_owned();
+        values
+            .filter(|value| value["message"] == "answered")
+            .map(|value| {
+                let method = text(&value["span"]["method"]).rsplit('/').next().unwrap().to_owned();
+                assert!(value["took"].is_string(), "{value}");
+                [text(&value["level"]), method, text(&value["span"]["agent"]), text(&value["code"])].join(" ")
+            })
+            .collect()
+    }
+
     pub(crate) fn terminate(&self) {
         let pid = rustix::process::Pid::from_child(&self.child);
         rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
@@ -193,9 +208,9 @@ pub(crate) async fn eventually<T>(mut ask: impl AsyncFnMut() -> Option<T>) -> T 
     }
 }
 
-/// Memory of a process that is nobody else's and no file's, in KiB.
-pub(crate) fn own_memory_kib(pid: u32) -> u64 {
+/// Memory of a process, as `/proc/PID/status` names it, in KiB.
+pub(crate) fn memory_kib(pid: u32, what: &str) -> u64 {
     let status = fs::read_to_string(Path::new("/proc").join(pid.to_string()).join("status")).unwrap();
-    let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:")).unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix(what)?.strip_prefix(':')).unwrap();
     line.trim().trim_end_matches(" kB").parse().unwrap()
 }
