@@ -11,7 +11,8 @@
 #   SKILLYARD_STATE             where logs and packages are kept; without it a temporary directory, removed at the end
 #   SKILLYARD_REGISTRY_LISTEN   127.0.0.1:50051, or a free port where that is taken
 #   SKILLYARD_EXECUTOR_LISTEN   127.0.0.1:50052, likewise
-# Every other variable of the two services is passed on; skills and playbooks of your own are added to those here.
+# Every other variable of the two services is passed on. Skills and playbooks of your own (ONGRID_SKILLS_EXTERNAL_DIRS,
+# OMICOS_SKILL_ROOTS) are added to those here; agents of your own (SKILLYARD_AGENTS_DIR) take their place.
 set -euo pipefail
 
 here=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")" && pwd)
@@ -109,7 +110,7 @@ start_registry() {
     local listen=${SKILLYARD_REGISTRY_LISTEN:-$(free_address 50051)}
     export ONGRID_SKILLS_EXTERNAL_DIRS="$here/skills${ONGRID_SKILLS_EXTERNAL_DIRS:+:$ONGRID_SKILLS_EXTERNAL_DIRS}"
     export OMICOS_SKILL_ROOTS="$here/playbooks${OMICOS_SKILL_ROOTS:+:$OMICOS_SKILL_ROOTS}"
-    export SKILLYARD_AGENTS_DIR=$here/agents
+    export SKILLYARD_AGENTS_DIR=${SKILLYARD_AGENTS_DIR:-$here/agents}
     SKILLYARD_REGISTRY_LISTEN=$listen start registry "$registry_svc" listening
     export SKILLYARD_REGISTRY=http://$address
     step "the registry listens on $address"

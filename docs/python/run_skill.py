@@ -8,8 +8,18 @@ from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoRe
 ELSEWHERE = {"EXECUTOR_FULL", "DRAINING", "NOT_READY", "PACKAGE_NOT_MIRRORED"}
 LOST = {"UNAVAILABLE", "UNKNOWN", "CANCELLED", "INTERNAL", "RESOURCE_EXHAUSTED"}
 EXECUTORS = os.environ.get("SKILLYARD_EXECUTOR", "127.0.0.1:50052").split(",")
-channels = [grpc.insecure_channel(executor.removeprefix("http://")) for executor in EXECUTORS]
-pool = descriptor_pool.DescriptorPool(ProtoReflectionDescriptorDatabase(channels[0]))
+
+def connect(executor, limit=2.0):
+    """A channel, or None where nobody answers: then nothing was sent."""
+    channel = grpc.insecure_channel(executor.removeprefix("http://"))
+    try:
+        grpc.channel_ready_future(channel).result(timeout=limit)
+        return channel
+    except grpc.FutureTimeoutError:
+        channel.close()
+
+anyone = next(filter(None, map(connect, EXECUTORS)), None) or sys.exit(f"no executor answers: {', '.join(EXECUTORS)}")
+pool = descriptor_pool.DescriptorPool(ProtoReflectionDescriptorDatabase(anyone))
 Request, Response, Status, ErrorInfo, RetryInfo = (
     message_factory.GetMessageClass(pool.FindMessageTypeByName(name)) for name in (
         "skillyard.executor.v1.RunSkillRequest", "skillyard.executor.v1.RunSkillResponse",
@@ -30,15 +40,23 @@ def refusal(error):
 def run(skill, arguments="{}", agent="", limit=120):
     """The `finished` of one run, and its result. All attempts carry one run_id, so that they are one run."""
     request = Request(skill=skill, args_json=arguments, agent=agent, run_id=str(uuid.uuid4()))
-    end, turn, seen = time.monotonic() + limit, 0, 0
+    end, turn, sent, accepted, seen = time.monotonic() + limit, 0, False, None, 0
     while (left := end - time.monotonic()) > 0:
-        result = []
-        call = channels[turn].unary_stream("/skillyard.executor.v1.ExecutorService/RunSkill",
-                                           Request.SerializeToString, Response.FromString)
+        if (channel := connect(EXECUTORS[turn], min(2.0, left))) is None:
+            turn = turn if sent else (turn + 1) % len(EXECUTORS)  # once sent, only this executor knows
+            continue
+        call = channel.unary_stream("/skillyard.executor.v1.ExecutorService/RunSkill",
+                                    Request.SerializeToString, Response.FromString)
+        sent, result = True, []
         try:
             for event in (response.event for response in call(request, timeout=left)):
                 kind = event.WhichOneof("event")
-                if kind == "log" and event.seq > seen:  # an attempt begins with what was shown before
+                if kind == "accepted":
+                    if accepted not in (None, event.time):  # the executor forgot the run: this is another one
+                        print("the executor was restarted; the skill runs again from its start", file=sys.stderr)
+                        seen = 0
+                    accepted = event.time
+                elif kind == "log" and event.seq > seen:  # an attempt begins with what was shown before
                     print(event.log.text, end="", file=sys.stderr, flush=True)
                 elif kind == "result":
                     result.append(event.result.json)
@@ -48,11 +66,11 @@ def run(skill, arguments="{}", agent="", limit=120):
         except grpc.RpcError as error:
             reason, wait = refusal(error)
             if reason in ELSEWHERE:  # nothing was started: the next executor, and a pause after the last
-                turn, seen = (turn + 1) % len(channels), 0
+                turn, sent, accepted, seen = (turn + 1) % len(EXECUTORS), False, None, 0
                 wait = wait if turn == 0 else 0
-            elif reason or error.code().name not in LOST:
-                raise  # no attempt will do better
-            time.sleep(min(wait, left))  # without a reason the run may be going on: the same executor, within 5 s
+            elif reason or error.code().name not in LOST | {"DEADLINE_EXCEEDED"}:
+                sys.exit(f"{reason or error.code().name}: {error.details()}")  # no attempt will do better
+            time.sleep(max(0, min(wait, end - time.monotonic())))  # the run goes on for 5 s without a reader
     raise TimeoutError(f"run {request.run_id} had not ended after {limit} s")
 
 if __name__ == "__main__":

@@ -35,7 +35,7 @@ Exit codes:
   7    LOST: the executor, or what watched the run, went away
   8    refused: nothing was started; the reason is on stderr
   9    no answer: the executor cannot be reached, or the connection broke; the run may be going on
-  64   the command line or the arguments cannot be used
+  64   the command line cannot be used, or the arguments cannot be read or are over 8 MiB
   74   the result could not be written to stdout
   124  TIMED_OUT
   130  CANCELLED, also by Ctrl-C (once: cancel and wait for the end; twice: go at once)";
@@ -85,6 +85,7 @@ pub async fn run(args: RunArgs) -> ExitCode {
         terminal,
         interrupts,
         accepted: None,
+        accepted_at: None,
         seen: 0,
         result: String::new(),
         cancelling: None,
@@ -99,6 +100,8 @@ struct Call {
     terminal: Terminal,
     interrupts: Interrupts,
     accepted: Option<Accepted>,
+    /// Tells a run from another with its id, after its executor was restarted.
+    accepted_at: Option<prost_types::Timestamp>,
     /// The `seq` of the last event: a further call for the same run begins with the first again.
     seen: u64,
     result: String,
@@ -209,6 +212,14 @@ impl Call {
     }
 
     fn take(&mut self, event: RunEvent) -> Option<Finished> {
+        if let Some(Event::Accepted(_)) = event.event {
+            let earlier = std::mem::replace(&mut self.accepted_at, event.time);
+            if earlier.is_some() && earlier != event.time {
+                self.terminal.say("the executor was restarted; the skill runs again from its start");
+                self.seen = 0;
+                self.result.clear();
+            }
+        }
         // Heartbeats have no number.
         if event.seq > 0 && event.seq <= self.seen {
             return None;

@@ -62,6 +62,7 @@ pub(super) fn run_request(message: pb::RunSkillRequest, deadline: Option<Instant
         skill: message.skill,
         arguments,
         agent: message.agent,
+        agent_by_default: false,
         run_id,
         timeout,
         deadline,

@@ -30,7 +30,7 @@ pub struct Permitted {
 pub fn permit(mirror: &Mirror, catalog: &MirroredCatalog, request: &RunRequest) -> Result<Permitted, Refusal> {
     let view = match request.agent.as_str() {
         "" => View::unfiltered(),
-        name => View::of(catalog.agents.get(name).ok_or_else(|| Refusal::unknown_agent(name))?),
+        name => View::of(catalog.agents.get(name).ok_or_else(|| unknown_agent(request))?),
     };
     let name = request.skill.as_str();
     let found = catalog.skill(name).filter(|found| view.sees(&found.skill.name, found.skill.source));
@@ -78,6 +78,19 @@ pub fn permit(mirror: &Mirror, catalog: &MirroredCatalog, request: &RunRequest) 
         Refusal::new(Reason::PackageNotMirrored, message).with("digest", found.skill.digest.to_string()).retry_after(RETRY_AFTER)
     })?;
     Ok(Permitted { skill: Arc::clone(found), subprocess: subprocess.clone(), package })
+}
+
+/// A caller that named no agent learns where the name comes from.
+fn unknown_agent(request: &RunRequest) -> Refusal {
+    let name = request.agent.as_str();
+    if !request.agent_by_default {
+        return Refusal::unknown_agent(name);
+    }
+    let message = format!(
+        "unknown agent {name:?}, which is this executor's --default-agent: name an agent, or give the executor one that the \
+         registry knows"
+    );
+    Refusal::new(Reason::UnknownAgent, message).with("agent", name)
 }
 
 fn not_runnable(name: &str) -> Refusal {

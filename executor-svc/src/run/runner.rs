@@ -34,6 +34,8 @@ pub struct RunRequest {
     pub arguments: RawArguments,
     /// On whose behalf; empty for the default agent.
     pub agent: String,
+    /// Whether the caller named none.
+    pub agent_by_default: bool,
     /// The caller's choice, if it made one.
     pub run_id: Option<RunId>,
     /// Shortens the skill's own limit.
@@ -97,6 +99,7 @@ impl Runner {
         let inner = &self.inner;
         if request.agent.is_empty() {
             request.agent.clone_from(&inner.limits.default_agent);
+            request.agent_by_default = true;
         }
         let raw = std::mem::replace(&mut request.arguments, RawArguments::None);
         let arguments =
