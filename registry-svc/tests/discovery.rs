@@ -20,6 +20,9 @@ use skillyard::skill::Kind;
 
 const RUN: &str = "#!/bin/sh\necho '{}'\n";
 
+/// Far more than a machine that works needs, far less than what grows with the square of a file's size.
+const IN_TIME: Duration = Duration::from_secs(20);
+
 /// A root in a temporary directory.
 struct World {
     dir: tempfile::TempDir,
@@ -569,4 +572,57 @@ proptest! {
         find(&scan, "whole");
         prop_assert!(scan.candidates[0].failed.is_some());
     }
+}
+
+#[test]
+fn a_manifest_made_to_be_slow_is_read_in_time_and_its_report_can_be_sent() {
+    let world = World::new(Source::External);
+    let numbered = |i: usize| format!("\"v{i}\"");
+    let many = |item: &dyn Fn(usize) -> String| (0..30_000).map(item).collect::<Vec<_>>().join(",");
+    let long = "x".repeat(400_000);
+    for (name, more) in [
+        ("names", format!(r#""env_allow":[{}]"#, many(&numbered))),
+        ("numbers", format!(r#""env_allow":[{}]"#, many(&|_| "1".to_owned()))),
+        ("empty", format!(r#""env_allow":[{}]"#, many(&|_| "\"\"".to_owned()))),
+        ("keys", many(&|i| format!("\"k{i}\":1"))),
+        ("class", format!(r#""class":"{long}""#)),
+        ("pattern", format!(r#""schema":{{"pattern":"(?<{long}""#) + "}"),
+    ] {
+        world.program(&format!("{name}/run.sh"), RUN);
+        world.write(
+            &format!("{name}/skill.json"),
+            format!(r#"{{"name":"{name}","description":"d","entry":"run.sh",{more}}}"#),
+        );
+    }
+    world.write("name/skill.json", format!(r#"{{"name":"{long}!"}}"#));
+    world.write("whole/skill.json", format!(r#"{{"name":"whole","description":"{long}{long}"}}"#));
+    let begun = Instant::now();
+    let scan = world.scan();
+    assert!(begun.elapsed() < IN_TIME, "{:?}", begun.elapsed());
+    for candidate in &scan.candidates {
+        assert!(candidate.diagnostics.len() <= 100 && candidate.name.chars().count() <= 129, "{}", candidate.name);
+        assert!(candidate.diagnostics.iter().all(|diagnostic| diagnostic.message.len() < 2000));
+    }
+    let of = |name: &str| {
+        let candidate = scan.candidates.iter().find(|c| c.path == world.path(name).join("skill.json")).unwrap();
+        (candidate.value.is_some(), candidate.diagnostics.last().map(|last| (last.code, last.message.clone())))
+    };
+    assert_eq!(of("names"), (true, None));
+    assert_eq!(of("keys"), (true, None));
+    assert_eq!(of("whole").1.unwrap().0, "E_TOO_LARGE");
+    for (name, code) in [("numbers", "E_TYPE"), ("empty", "E_ENV_NAME"), ("class", "E_CLASS_UNKNOWN")] {
+        let (registered, last) = of(name);
+        assert_eq!((registered, last.unwrap().0), (false, code), "{name}");
+    }
+}
+
+#[test]
+fn a_list_of_a_mirror_made_to_be_slow_is_read_in_time() {
+    let world = World::new(Source::Cloud);
+    let skills: Vec<_> = (0..100_000).map(|i| format!(r#"{{"id":"s{i}"}}"#)).collect();
+    fs::write(world.dir.path().join("manifest.json"), format!(r#"{{"skills":[{}]}}"#, skills.join(","))).unwrap();
+    world.write("s7/SKILL.md", "---\nname: s7\ndescription: d\n---\n");
+    let begun = Instant::now();
+    assert_eq!(world.scan().candidates.len(), 1);
+    assert!(begun.elapsed() < IN_TIME, "{:?}", begun.elapsed());
 }

@@ -15,6 +15,9 @@ use super::report::{Fate, Key, Report, Reported, RootReport, Subject};
 use super::snapshot::{Catalog, Entry};
 use crate::source::{AgentScan, Candidate, Diagnostic, FoundSkill, Root, RootKind, Scan, Severity, SkillScan, codes};
 
+/// Most skills that do not exist of which an agent's diagnostics tell.
+const MOST_UNKNOWN: usize = 100;
+
 /// What was found under a root of either kind.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Scanned {
@@ -143,7 +146,7 @@ impl Loader<'_> {
             let fate = match &candidate.value {
                 None => failed(candidate),
                 Some(agent) => {
-                    diagnostics.extend(unknown_skills(agent, &self.skills));
+                    diagnostics.extend(unknown_skills(agent, &self.skills).take(MOST_UNKNOWN));
                     match self.agents.entry(agent.name.clone()) {
                         Slot::Occupied(taken) => {
                             diagnostics.push(name_taken("agent", &candidate.name, &taken.get().0));

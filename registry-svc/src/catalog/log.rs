@@ -1,6 +1,7 @@
 //! The log lines of a load: one for every manifest, playbook and agent file, in words that operators search for. After
 //! a rescan only for what changed.
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 
 use super::report::{Fate, Key, Report, Reported, Subject};
@@ -11,10 +12,20 @@ pub fn log(before: Option<&Report>, report: &Report) {
     let lines = root_lines(before, report).into_iter().chain(candidate_lines(before, report));
     for line in lines {
         match line {
-            Line::Info(text) => tracing::info!("{text}"),
-            Line::Warn(text) => tracing::warn!("{text}"),
+            Line::Info(text) => tracing::info!("{}", on_one_line(&text)),
+            Line::Warn(text) => tracing::warn!("{}", on_one_line(&text)),
         }
     }
+}
+
+/// A directory may be called anything: a line break in its name must not make a line of its own.
+fn on_one_line(text: &str) -> Cow<'_, str> {
+    let breaks = |c: char| c.is_control() || matches!(c, '\u{2028}' | '\u{2029}');
+    if !text.contains(breaks) {
+        return text.into();
+    }
+    let escaped = |c: char| if breaks(c) { c.escape_default().to_string() } else { c.to_string() };
+    text.chars().map(escaped).collect::<String>().into()
 }
 
 #[derive(Debug, PartialEq, Eq)]
@@ -164,6 +175,12 @@ mod tests {
         ] {
             assert_eq!(super::line(&candidate), line);
         }
+    }
+
+    #[test]
+    fn a_name_makes_no_line_of_its_own() {
+        assert_eq!(on_one_line("from /e/é x/skill.json"), "from /e/é x/skill.json");
+        assert_eq!(on_one_line("/e/a\nINFO b\u{1b}[2K\u{2028}"), "/e/a\\nINFO b\\u{1b}[2K\\u{2028}");
     }
 
     #[test]

@@ -8,13 +8,11 @@ use std::time::{Duration, SystemTime};
 use tokio::sync::{Notify, mpsc, oneshot, watch};
 use tokio::time::{Instant, sleep_until};
 
-use super::scanner::Scanner;
+use super::scanner::{ROOT_TIMEOUT, Scanner};
 use super::snapshot::{Catalog, Difference};
 use super::{load, log};
 use crate::source::Root;
 
-/// A root that has not answered in this time is unreadable for now.
-pub(super) const ROOT_TIMEOUT: Duration = Duration::from_secs(10);
 /// Notifications come in bursts: after the last of one, but never later than `LONGEST_BURST` after the first.
 const BURST_END: Duration = Duration::from_millis(100);
 const LONGEST_BURST: Duration = Duration::from_secs(1);

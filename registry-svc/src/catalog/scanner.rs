@@ -2,16 +2,19 @@
 //! that does not answer keeps what was known of it.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout_at};
 
 use super::load::Scanned;
-use super::reload::ROOT_TIMEOUT;
 use super::watch::Watch;
 use crate::source::{self, Root, RootKind, RootState};
 use skillyard::Source;
+
+/// A root that has not answered in this time is unreadable for now.
+pub(super) const ROOT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Looks at a root, given what is known of it.
 type LookAt = Arc<dyn Fn(&Root, Option<&Scanned>) -> Scanned + Send + Sync>;
@@ -147,7 +150,6 @@ mod tests {
     use crate::source::Scan;
     use std::sync::Mutex;
     use std::sync::mpsc;
-    use std::time::Duration;
 
     /// A root that answers when it is told to, with an agent's file of this name.
     fn root_that_waits() -> (Scanner, mpsc::Sender<Option<&'static str>>, Arc<Mutex<u32>>) {

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use super::findings::Findings;
 use super::node::{Data, Member};
-use super::text::{Text, read_bounded};
+use super::text::{MAX_TEXT_BYTES, Text, read_bounded};
 use super::{codes, json};
 
 /// Ids by directory; a directory that is not listed is its own name.
@@ -13,7 +13,7 @@ pub(crate) fn ids(path: &Path, findings: &mut Findings) -> HashMap<String, Strin
     if matches!(std::fs::symlink_metadata(path), Err(error) if error.kind() == std::io::ErrorKind::NotFound) {
         return HashMap::new();
     }
-    let read = read_bounded(path).and_then(|bytes| Text::of_file(&bytes)).and_then(|text| {
+    let read = read_bounded(path, MAX_TEXT_BYTES).and_then(|bytes| Text::of_file(&bytes)).and_then(|text| {
         let root = json::parse(&text)?;
         Ok((text, root))
     });
@@ -37,20 +37,23 @@ pub(crate) fn ids(path: &Path, findings: &mut Findings) -> HashMap<String, Strin
     };
     let mut ids = HashMap::new();
     for skill in skills {
-        let at = text.position(skill.span.start);
+        if findings.is_full() {
+            break;
+        }
+        let at = || text.position(skill.span.start);
         let Data::Map(members) = skill.data else {
-            findings.parse(codes::E_CLOUD_MANIFEST, at, "a skill is not an object: sync again");
+            findings.parse(codes::E_CLOUD_MANIFEST, at(), "a skill is not an object: sync again");
             continue;
         };
         let Some(id) = value(&members, "id") else {
-            findings.parse(codes::E_CLOUD_MANIFEST, at, "a skill has no \"id\": sync again");
+            findings.parse(codes::E_CLOUD_MANIFEST, at(), "a skill has no \"id\": sync again");
             continue;
         };
         let directory = value(&members, "dirname").unwrap_or(id);
         if let Some(first) = ids.insert(directory.to_owned(), id.to_owned()) {
             let message =
                 format!("the directory {directory:?} is listed twice, for {first:?} and for {id:?}: sync again");
-            findings.parse(codes::E_CLOUD_MANIFEST, at, message);
+            findings.parse(codes::E_CLOUD_MANIFEST, at(), message);
             ids.insert(directory.to_owned(), first);
         }
     }

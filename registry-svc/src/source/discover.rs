@@ -12,6 +12,7 @@ use super::findings::Findings;
 use super::memory::{Memory, Remembered};
 use super::playbook::Identity;
 use super::skill::Place;
+use super::text::MAX_TEXT_BYTES;
 use super::walk::{self, Walk};
 use super::{AgentScan, Candidate, Root, RootKind, RootState, Scan, SkillScan, agent_file, cloud, codes, skill};
 
@@ -135,7 +136,7 @@ fn agent(
     {
         return (candidate.clone(), Some(before.clone()));
     }
-    let read = now.read(&file);
+    let read = now.read(&file, MAX_TEXT_BYTES);
     match read {
         Ok(text) => {
             let (name, agent) = agent_file::read(&text, &mut findings);

@@ -2,6 +2,11 @@
 
 use super::{Diagnostic, Severity, Stage};
 
+/// Most errors, and most warnings, of one candidate that are kept: a report is sent and read.
+const MOST: usize = 100;
+/// Most characters of a message, which may quote what the file says.
+const MOST_CHARS: usize = 1000;
+
 /// An error: the candidate stays out.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Fault {
@@ -29,12 +34,24 @@ impl Fault {
 pub(crate) struct Findings {
     warnings: Vec<Diagnostic>,
     faults: Vec<Fault>,
+    /// How many more there were.
+    left_out: usize,
 }
 
 impl Findings {
     /// Adds an error.
     pub(crate) fn fault(&mut self, fault: Fault) {
-        self.faults.push(fault);
+        if self.is_full() {
+            self.left_out += 1;
+            return;
+        }
+        let message = shortened(fault.message, MOST_CHARS);
+        self.faults.push(Fault { message, ..fault });
+    }
+
+    /// Whether no more errors are kept, so that looking for more is in vain.
+    pub(crate) fn is_full(&self) -> bool {
+        self.faults.len() >= MOST
     }
 
     /// Adds an error in JSON, YAML or types.
@@ -49,7 +66,12 @@ impl Findings {
 
     /// Adds a warning.
     pub(crate) fn warn(&mut self, code: &'static str, (line, column): (u32, u32), message: impl Into<String>) {
-        self.warnings.push(Diagnostic { severity: Severity::Warning, code, message: message.into(), line, column });
+        if self.warnings.len() >= MOST {
+            self.left_out += 1;
+            return;
+        }
+        let message = shortened(message.into(), MOST_CHARS);
+        self.warnings.push(Diagnostic { severity: Severity::Warning, code, message, line, column });
     }
 
     /// Which half failed, if any.
@@ -66,8 +88,20 @@ impl Findings {
         let mut all = self.warnings;
         all.extend(self.faults.into_iter().filter(|fault| Some(fault.stage) == failed).map(diagnostic));
         all.sort_by_key(|d| (d.line, d.column));
+        if let Some(last) = all.last_mut().filter(|_| self.left_out > 0) {
+            last.message.push_str(&format!("; {} more are left out here", self.left_out));
+        }
         all
     }
+}
+
+/// At most so many characters, with a mark where some are missing.
+pub(crate) fn shortened(mut text: String, most: usize) -> String {
+    if let Some((end, _)) = text.char_indices().nth(most) {
+        text.truncate(end);
+        text.push('…');
+    }
+    text
 }
 
 /// An error in parsing says where in its text too, for the loader's log line has nothing else.

@@ -3,10 +3,8 @@
 use super::findings::Fault;
 use super::node::Member;
 use super::text::Text;
-use super::{Stage, codes, yaml};
-
-/// Most bytes between the fences.
-pub(crate) const MAX_BYTES: usize = 64 << 10;
+use super::yaml::{self, MAX_BYTES};
+use super::{Stage, codes};
 
 const FENCE: &str = "---";
 

@@ -1,5 +1,7 @@
 //! `skill.json`: what a subprocess skill's author writes, with every rule that its values have. Looks at no other file.
 
+use std::collections::HashSet;
+
 use serde_json::{Map, Value};
 use skillyard::skill::{DEFAULT_CATEGORY, DEFAULT_TIMEOUT_SECONDS, EMPTY_SCHEMA};
 use skillyard::{Class, SkillName};
@@ -152,20 +154,26 @@ impl Keys<'_> {
             self.findings.parse(codes::E_TYPE, position, message);
             return Vec::new();
         };
-        let mut names: Vec<String> = Vec::with_capacity(items.len());
+        let (mut names, mut known) = (Vec::new(), HashSet::new());
         for item in items {
-            let position = self.text.position(item.span.start);
+            if self.findings.is_full() {
+                break;
+            }
+            let position = || self.text.position(item.span.start);
             match item.data {
                 Data::Text(name) if name.is_empty() || name.contains(['=', '\0']) => {
                     let message =
                         format!("{name:?} is no variable's name: write the name alone, without `=` and a value");
-                    self.findings.build(codes::E_ENV_NAME, position, message);
+                    self.findings.build(codes::E_ENV_NAME, position(), message);
                 }
-                Data::Text(name) if names.contains(&name) => {}
-                Data::Text(name) => names.push(name),
+                Data::Text(name) if known.contains(&name) => {}
+                Data::Text(name) => {
+                    known.insert(name.clone());
+                    names.push(name);
+                }
                 _ => {
                     let message = format!("env_allow has {}: write names as strings", item.describe());
-                    self.findings.parse(codes::E_TYPE, position, message);
+                    self.findings.parse(codes::E_TYPE, position(), message);
                 }
             }
         }

@@ -62,8 +62,8 @@ impl Remembered {
     }
 
     /// Reads the manifest, and remembers its digest as it was read.
-    pub(crate) fn read(&mut self, manifest: &Path) -> Result<Text, Fault> {
-        let bytes = read_bounded(manifest)?;
+    pub(crate) fn read(&mut self, manifest: &Path, most: u64) -> Result<Text, Fault> {
+        let bytes = read_bounded(manifest, most)?;
         self.manifest = Some((manifest.to_owned(), Digest::of(&bytes)));
         Text::of_file(&bytes)
     }

@@ -113,6 +113,8 @@ impl<T> Candidate<T> {
     fn new(path: PathBuf, name: String, value: Option<Arc<T>>, findings: findings::Findings) -> Self {
         let failed = findings.failed();
         let value = value.filter(|_| failed.is_none());
+        // What is no name may be as long as its file.
+        let name = findings::shortened(name, skillyard::name::MAX_CHARS);
         Self { path, name, value, diagnostics: findings.into_diagnostics(), failed }
     }
 }

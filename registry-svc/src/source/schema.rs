@@ -5,10 +5,13 @@ use jsonschema::{Draft, PatternOptions};
 use serde_json::{Value, json};
 
 use super::codes;
+use super::findings::shortened;
 
 /// The keywords of all drafts by which a schema refers to another.
 const REFERENCES: [&str; 3] = ["$ref", "$dynamicRef", "$recursiveRef"];
 
+/// Of a message that may quote a whole schema.
+const MOST_CHARS: usize = 300;
 const DRAFTS: [Draft; 5] = [Draft::Draft4, Draft::Draft6, Draft::Draft7, Draft::Draft201909, Draft::Draft202012];
 
 /// Why a schema cannot be used.
@@ -23,21 +26,21 @@ pub(crate) fn check(schema: &Value) -> Result<(), Unusable> {
     let built = jsonschema::options().offline().with_pattern_options(PatternOptions::regex()).build(schema);
     let Err(error) = built else {
         return match foreign_reference(schema, Draft::default().detect(schema)) {
-            Some(reference) => Err(outside(&format!("{reference} is another schema"))),
+            Some(reference) => Err(outside(format!("{reference} is another schema"))),
             None => Ok(()),
         };
     };
     if let ValidationErrorKind::Referencing(reference) = error.kind() {
-        return Err(outside(&reference.to_string()));
+        return Err(outside(reference.to_string()));
     }
     let place = error.instance_path().to_string();
     let place = if place.is_empty() { String::new() } else { format!(" at {place}") };
-    let message = format!("the schema does not compile{place}: {}", shortened(&error.to_string()));
+    let message = format!("the schema does not compile{place}: {}", shortened(error.to_string(), MOST_CHARS));
     Err(Unusable { code: codes::E_SCHEMA_INVALID, message })
 }
 
-fn outside(what: &str) -> Unusable {
-    let what = shortened(what);
+fn outside(what: String) -> Unusable {
+    let what = shortened(what, MOST_CHARS);
     let message = format!("the schema refers outside itself or to nothing: {what}: copy it into \"$defs\"");
     Unusable { code: codes::E_SCHEMA_REF, message }
 }
@@ -57,15 +60,6 @@ fn is_known_without(reference: &str) -> bool {
     // A schema's own parts need no document's name.
     !document.is_empty()
         && DRAFTS.into_iter().any(|draft| jsonschema::options().with_draft(draft).offline().build(&alone).is_ok())
-}
-
-/// A message that may quote a whole schema.
-fn shortened(message: &str) -> String {
-    const MOST: usize = 300;
-    match message.char_indices().nth(MOST) {
-        Some((end, _)) => format!("{}…", &message[..end]),
-        None => message.to_owned(),
-    }
 }
 
 #[cfg(test)]

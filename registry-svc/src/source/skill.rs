@@ -14,6 +14,7 @@ use super::manifest::Manifest;
 use super::memory::Remembered;
 use super::package::{self, Digests, Item, Rules};
 use super::playbook::{self, Identity, Sheet};
+use super::text::{MAX_SKILL_JSON_BYTES, MAX_TEXT_BYTES};
 use super::{Candidate, FoundSkill, Package, SourceFile, Stage, codes, entry, manifest};
 
 /// Where a manifest was found.
@@ -74,7 +75,10 @@ fn read_once(place: &Place<'_>, path: &Path, known: Option<(&Candidate<FoundSkil
             return (Candidate::new(path, name, None, findings), None);
         }
     };
-    let rules = if place.source == Source::External { Rules::Subprocess } else { Rules::Playbook };
+    let (rules, most) = match place.source {
+        Source::External => (Rules::Subprocess, MAX_SKILL_JSON_BYTES),
+        _ => (Rules::Playbook, MAX_TEXT_BYTES),
+    };
     let items = package::list(&opened.directory, rules, &mut findings);
     let mut now = Remembered::new(place.canonical, &opened.directory, identity.clone(), items, findings.clone());
     if let Some((candidate, before)) = known
@@ -82,7 +86,7 @@ fn read_once(place: &Place<'_>, path: &Path, known: Option<(&Candidate<FoundSkil
     {
         return (candidate.clone(), Some(before.clone()));
     }
-    let text = match now.read(&opened.manifest) {
+    let text = match now.read(&opened.manifest, most) {
         Ok(text) => text,
         Err(fault) => {
             findings.fault(fault);

@@ -9,8 +9,11 @@ use rustix::fs::{CWD, Mode, OFlags};
 use super::findings::Fault;
 use super::{Stage, codes};
 
-/// Most bytes of a manifest, of either kind.
-pub(crate) const MAX_MANIFEST_BYTES: u64 = 4 << 20;
+/// Most bytes of a `SKILL.md`, an agent's file, or the list of a mirror.
+pub(crate) const MAX_TEXT_BYTES: u64 = 4 << 20;
+/// Most bytes of a `skill.json`. All of it goes into one message, where numbers take six times the room, and peers accept
+/// messages of 4 MiB.
+pub(crate) const MAX_SKILL_JSON_BYTES: u64 = 512 << 10;
 
 const BYTE_ORDER_MARK: &[u8] = b"\xEF\xBB\xBF";
 
@@ -94,16 +97,19 @@ pub(crate) fn open_regular(path: &Path) -> io::Result<File> {
     Ok(file)
 }
 
-/// A whole file of at most [`MAX_MANIFEST_BYTES`].
-pub(crate) fn read_bounded(path: &Path) -> Result<Vec<u8>, Fault> {
+/// A whole file of at most so many bytes.
+pub(crate) fn read_bounded(path: &Path, most: u64) -> Result<Vec<u8>, Fault> {
     let unreadable = |error: io::Error| {
         Fault::file(codes::E_UNREADABLE, Stage::Parse, format!("{} cannot be read: {error}", path.display()))
     };
     let mut bytes = Vec::new();
-    let mut file = open_regular(path).map_err(unreadable)?.take(MAX_MANIFEST_BYTES + 1);
+    let mut file = open_regular(path).map_err(unreadable)?.take(most + 1);
     file.read_to_end(&mut bytes).map_err(unreadable)?;
-    if bytes.len() as u64 > MAX_MANIFEST_BYTES {
-        let message = format!("{} has more than {MAX_MANIFEST_BYTES} bytes", path.display());
+    if bytes.len() as u64 > most {
+        let message = format!(
+            "{} has more than {most} bytes: move what a model does not always need into files beside it",
+            path.display()
+        );
         return Err(Fault::file(codes::E_TOO_LARGE, Stage::Parse, message));
     }
     Ok(bytes)
@@ -138,7 +144,7 @@ mod tests {
         let fifo = dir.path().join("fifo");
         rustix::fs::mkfifoat(CWD, &fifo, Mode::RWXU).unwrap();
         assert_eq!(open_regular(&fifo).unwrap_err().kind(), io::ErrorKind::InvalidInput);
-        assert_eq!(read_bounded(dir.path()).unwrap_err().code, codes::E_UNREADABLE);
+        assert_eq!(read_bounded(dir.path(), 1).unwrap_err().code, codes::E_UNREADABLE);
     }
 
     proptest! {

@@ -10,10 +10,12 @@ use serde_saphyr::options::{DuplicateKeyPolicy, MergeKeyPolicy, NonFiniteFloatPo
 use serde_saphyr::{Options, Spanned};
 
 use super::findings::Fault;
-use super::frontmatter::MAX_BYTES;
 use super::node::{Data, Member, Node};
 use super::text::Text;
 use super::{Stage, codes};
+
+/// Most bytes of a text.
+pub(crate) const MAX_BYTES: usize = 64 << 10;
 
 /// The keys of a frontmatter's text.
 pub(crate) fn parse(text: &Text) -> Result<Vec<Member>, Fault> {
