@@ -19,6 +19,9 @@ pub enum LogFormat {
 /// What is logged where nothing else was asked for.
 pub const DEFAULT_FILTER: &str = "info";
 
+/// The library that watches directories says at INFO what is normal, such as that a directory it watched is gone.
+const QUIETER: &str = "notify=warn";
+
 /// A filter that cannot be read.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} is not a log filter: write off, error, warn, info, debug or trace, or target=level between commas")]
@@ -37,7 +40,13 @@ pub fn filter(text: &str) -> Result<EnvFilter, FilterError> {
 
 /// Starts logging for the whole process; a second call changes nothing. A filter that cannot be read is the default.
 pub fn init(format: LogFormat, text: &str) {
-    let filter = filter(text).unwrap_or_else(|_| EnvFilter::new(DEFAULT_FILTER));
+    let mut filter = filter(text).unwrap_or_else(|_| EnvFilter::new(DEFAULT_FILTER));
+    if let Ok(quieter) = QUIETER.parse()
+        && filter.max_level_hint() >= Some(LevelFilter::INFO)
+        && !text.contains("notify")
+    {
+        filter = filter.add_directive(quieter);
+    }
     let builder = tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(std::io::stderr)

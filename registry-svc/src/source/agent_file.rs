@@ -8,6 +8,7 @@ use unicode_normalization::UnicodeNormalization as _;
 use super::codes;
 use super::findings::Findings;
 use super::frontmatter;
+use super::near;
 use super::node::{Fields, list};
 use super::text::Text;
 
@@ -55,7 +56,7 @@ pub(crate) fn read(text: &Text, findings: &mut Findings) -> (String, Option<Agen
     let disallowed_skills = names(&mut fields, "disallowed_skills", findings);
     let permission_mode = permission_mode(&mut fields, findings);
     for (key, at) in fields.rest_keys() {
-        if let Some(meant) = nearly(key) {
+        if let Some(meant) = near::meant(key, &KEYS, &SYNONYMS) {
             let message = format!("the key {key:?} counts for nothing: write {meant:?} if that is meant");
             findings.warn(codes::W_AGENT_KEY_NEARLY, at, message);
         }
@@ -120,39 +121,4 @@ fn permission_mode(fields: &mut Fields<'_>, findings: &mut Findings) -> Permissi
         findings.build(codes::E_PERMISSION_MODE, at, format!("permission_mode is {written}: write one of {words}"));
         PermissionMode::default()
     })
-}
-
-/// The key that most likely was meant.
-fn nearly(key: &str) -> Option<&'static str> {
-    let plain =
-        |key: &str| -> String { key.chars().filter(|c| c.is_alphanumeric()).flat_map(char::to_lowercase).collect() };
-    let written = plain(key);
-    if let Some((_, meant)) = SYNONYMS.iter().find(|(synonym, _)| *synonym == written) {
-        return Some(meant);
-    }
-    KEYS.into_iter().find(|meant| {
-        let meant = plain(meant);
-        // Two slips in a long key, one in a short one.
-        let slips = if meant.len() > 8 { 2 } else { 1 };
-        written.len() + slips >= meant.len() && distance(&written, &meant, slips) <= slips
-    })
-}
-
-/// How many letters must be added, removed or replaced; anything above `most` for many.
-fn distance(a: &str, b: &str, most: usize) -> usize {
-    let (a, b): (Vec<char>, Vec<char>) = (a.chars().collect(), b.chars().collect());
-    if a.len().abs_diff(b.len()) > most {
-        return most + 1;
-    }
-    let mut row: Vec<usize> = (0..=b.len()).collect();
-    for (i, x) in a.iter().enumerate() {
-        let mut diagonal = row[0];
-        row[0] = i + 1;
-        for (j, y) in b.iter().enumerate() {
-            let replaced = diagonal + usize::from(x != y);
-            diagonal = row[j + 1];
-            row[j + 1] = replaced.min(row[j] + 1).min(diagonal + 1);
-        }
-    }
-    row[b.len()]
 }

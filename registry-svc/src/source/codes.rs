@@ -28,6 +28,8 @@ pub const E_TOO_DEEP: &str = "E_TOO_DEEP";
 pub const E_TYPE: &str = "E_TYPE";
 /// A required key is missing. Add it.
 pub const E_KEY_MISSING: &str = "E_KEY_MISSING";
+/// A key is nearly `class`; were it left out, the skill would count as safe. Write `class`, or give the key another name.
+pub const E_CLASS_MISSPELT: &str = "E_CLASS_MISSPELT";
 /// A name breaks the rules for names. Write one that the message allows.
 pub const E_NAME_INVALID: &str = "E_NAME_INVALID";
 /// A description is blank. Say what the skill does and when to use it.
@@ -111,6 +113,8 @@ pub const W_NOT_REGULAR: &str = "W_NOT_REGULAR";
 pub const W_ENTRY_OUTSIDE: &str = "W_ENTRY_OUTSIDE";
 /// The entry's shebang finds its interpreter by PATH, which `env_allow` does not pass on. Add `PATH`, or write the path.
 pub const W_SHEBANG_NEEDS_PATH: &str = "W_SHEBANG_NEEDS_PATH";
+/// A key of a manifest is nearly one that counts, and counts for nothing. Write the key that the message names.
+pub const W_KEY_NEARLY: &str = "W_KEY_NEARLY";
 /// The entry's interpreter is not on the registry's host. Every executor needs it.
 pub const W_INTERPRETER_MISSING: &str = "W_INTERPRETER_MISSING";
 /// The entry is a program for another architecture than the registry's. Every executor needs that one.

@@ -208,8 +208,8 @@ fn shebang(
         && words.find(|word| !word.starts_with('-') && !word.contains('=')).is_some_and(|word| !word.contains('/'));
     if by_path && !env_allow.iter().any(|name| name == "PATH") {
         let message = format!(
-            "entry {shown} finds its interpreter by PATH (#!{}), which env_allow does not pass on: add \"PATH\" to \
-             env_allow, or write the interpreter's path",
+            "entry {shown} finds its interpreter by PATH (#!{}), which env_allow does not pass on: it is looked for in /bin \
+             and /usr/bin alone; if it is elsewhere, add \"PATH\" to env_allow or write the interpreter's path",
             line.trim()
         );
         findings.warn(codes::W_SHEBANG_NEEDS_PATH, at, message);

@@ -9,6 +9,7 @@ use skillyard::{Class, SkillName};
 use super::codes;
 use super::findings::Findings;
 use super::json;
+use super::near;
 use super::node::{Data, Member, Node, into_map};
 use super::schema::{self, Unusable};
 use super::text::Text;
@@ -62,6 +63,7 @@ pub(crate) fn read(text: &Text, findings: &mut Findings) -> (String, Option<Mani
     let timeout_seconds = keys.timeout();
     let class = keys.class();
     let category = keys.optional("category", "a string", text_of).map(|(text, _)| text);
+    keys.look_for_slips();
     let extra = into_map(std::mem::take(&mut keys.members));
 
     if findings.failed().is_some() {
@@ -84,6 +86,20 @@ pub(crate) fn read(text: &Text, findings: &mut Findings) -> (String, Option<Mani
 
 type Position = (u32, u32);
 
+/// The keys that count.
+const KEYS: [&str; 8] = ["name", "description", "schema", "entry", "env_allow", "timeout_seconds", "class", "category"];
+/// What other systems call them, in lower case and without punctuation.
+const SYNONYMS: [(&str, &str); 8] = [
+    ("timeout", "timeout_seconds"),
+    ("timeouts", "timeout_seconds"),
+    ("env", "env_allow"),
+    ("environment", "env_allow"),
+    ("parameters", "schema"),
+    ("inputschema", "schema"),
+    ("command", "entry"),
+    ("entrypoint", "entry"),
+];
+
 /// The manifest's keys, taken one by one; what is left in the end is unknown.
 struct Keys<'a> {
     text: &'a Text,
@@ -97,6 +113,24 @@ impl Keys<'_> {
         let value = self.members.remove(index).value;
         let position = self.text.position(value.span.start);
         Some((value, position))
+    }
+
+    /// Unknown keys are kept; one that is nearly known is more likely a slip, and with `class` a dangerous one.
+    fn look_for_slips(&mut self) {
+        for member in &self.members {
+            let key = member.key.as_str();
+            let Some(meant) = near::meant(key, &KEYS, &SYNONYMS) else { continue };
+            let at = self.text.position(member.key_span.start);
+            if meant == "class" {
+                let message = format!(
+                    "the key {key:?} is not \"class\", and without one the skill counts as safe: write \"class\""
+                );
+                self.findings.build(codes::E_CLASS_MISSPELT, at, message);
+            } else {
+                let message = format!("the key {key:?} counts for nothing: write {meant:?} if that is meant");
+                self.findings.warn(codes::W_KEY_NEARLY, at, message);
+            }
+        }
     }
 
     /// Null is how some programs write a key that is missing.

@@ -16,6 +16,7 @@ mod frontmatter;
 mod json;
 mod manifest;
 mod memory;
+mod near;
 mod node;
 mod package;
 mod playbook;
