@@ -194,7 +194,8 @@ impl Inner {
             }
             Event::Progress(progress) => progress.message.len(),
             Event::Result(chunk) => chunk.as_str().len(),
-            _ => 0,
+            Event::Finished(end) => end.message.len() + end.stderr_tail.len() + end.stdout_head.len(),
+            Event::Accepted { .. } | Event::Started { .. } | Event::Refused(_) => 0,
         };
         let cost = text + EVENT_COST;
         let kept = Kept { stamped: Stamped { seq: self.last_seq, time: SystemTime::now(), event }, cost, lines_before };

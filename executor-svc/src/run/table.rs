@@ -11,12 +11,15 @@ use crate::run::events::EventLog;
 use crate::run::id::RunId;
 use crate::run::outcome::{Cause, Finished};
 
-/// Most ended runs whose ids callers chose, and most bytes of their events: they may be asked for again.
+/// Most ended runs whose ids callers chose, and most bytes of them: they may be asked for again.
 const MAX_NAMED: (usize, usize) = (100_000, 64 << 20);
-/// Most ended runs whose ids the executor chose, and most bytes of their events.
+/// Most ended runs whose ids the executor chose, and most bytes of them.
 const MAX_UNNAMED: (usize, usize) = (4096, 16 << 20);
 /// Most ids chosen by callers that are remembered after their runs are gone.
 const MAX_USED_IDS: usize = 100_000;
+/// What a run costs beside its texts and its events.
+const RUN_COST: usize = 1024;
+
 /// One run, from accepted to a while after its end.
 #[derive(Debug)]
 pub struct Run {
@@ -93,6 +96,12 @@ impl Run {
             events: Arc::default(),
             progress: Mutex::default(),
         })
+    }
+
+    /// What it holds, in bytes.
+    fn bytes(&self) -> usize {
+        let labels: usize = self.labels.iter().map(|(name, value)| name.len() + value.len()).sum();
+        RUN_COST + labels + self.agent.len() + self.events.bytes()
     }
 
     fn progress(&self) -> MutexGuard<'_, Progress> {
@@ -239,7 +248,7 @@ impl Inner {
 
 impl Ended {
     fn push(&mut self, run: &Arc<Run>) {
-        let bytes = run.events.bytes();
+        let bytes = run.bytes();
         self.bytes += bytes;
         self.runs.push_back((Instant::now(), Arc::clone(run), bytes));
     }
@@ -266,6 +275,7 @@ pub fn expired(id: &RunId) -> Refusal {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::run::event::Event;
 
     fn run(id: Option<&str>, request: &[u8]) -> Arc<Run> {
         Run::new(NewRun {
@@ -309,6 +319,30 @@ mod tests {
         assert_eq!(table.find_same(&first.id, &Digest::of(b"1")).unwrap_err().reason(), Reason::ResultExpired);
         assert_eq!(table.find_same(&first.id, &Digest::of(b"2")).unwrap_err().reason(), Reason::RunIdReused);
         assert!(table.get(&unnamed.id).is_none());
+    }
+
+    #[test]
+    fn what_callers_and_skills_say_counts() {
+        let table = RunTable::new(Duration::from_secs(300));
+        let text = "x".repeat(4 << 10);
+        let runs: Vec<_> = (0..MAX_NAMED.1 / (3 * text.len()))
+            .map(|i| {
+                let labels = HashMap::from([("label".to_owned(), text.clone())]);
+                let id = Some(format!("run-{i}").parse().unwrap());
+                let base = run(None, b"1");
+                let (request, skill, digest) = (base.request, base.skill.clone(), base.digest);
+                let (agent, args_sha256) = (String::new(), digest);
+                let run = Run::new(NewRun { id, request, skill, digest, agent, args_sha256, labels });
+                let finished =
+                    Finished { stderr_tail: text.clone(), stdout_head: text.clone(), ..Finished::for_tests() };
+                run.events.finish(None, Event::Finished(Arc::new(finished)));
+                table.insert(&run);
+                end(&table, &run);
+                run
+            })
+            .collect();
+        assert!(table.get(&runs[0].id).is_none(), "64 MiB of texts are held, and the runs besides");
+        assert!(table.get(&runs[runs.len() - 1].id).is_some());
     }
 
     #[test]
