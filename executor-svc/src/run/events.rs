@@ -38,6 +38,8 @@ struct Inner {
     /// Lines of output so far, dropped ones included.
     lines: u64,
     output_bytes: usize,
+    /// What all output so far would take, dropped or not.
+    output_written: usize,
     bytes: usize,
     ended: bool,
     /// The writer waits for a reader to move.
@@ -52,6 +54,8 @@ struct Kept {
     cost: usize,
     /// Lines of output before it.
     lines_before: u64,
+    /// What the output before it would take.
+    output_before: usize,
 }
 
 /// Where a reader is.
@@ -110,10 +114,13 @@ impl EventLog {
         if inner.output_bytes + size <= MAX_OUTPUT_BYTES {
             return Ok(());
         }
-        let Some(oldest) = inner.kept.iter().find(|kept| kept.is_output()) else { return Ok(()) };
-        let behind = inner.readers.iter().filter(|place| place.seq < oldest.stamped.seq);
         let now = Instant::now();
-        match behind.map(|place| place.moved + STALLED_AFTER).filter(|until| *until > now).max() {
+        let would_lose = |place: &&Place| {
+            let read = inner.after(place.seq).map_or(inner.output_written, |kept| kept.output_before);
+            inner.output_written - read + size > MAX_OUTPUT_BYTES
+        };
+        let losers = inner.readers.iter().filter(would_lose);
+        match losers.map(|place| place.moved + STALLED_AFTER).filter(|until| *until > now).max() {
             Some(until) => {
                 inner.writer_waits = true;
                 Err(until)
@@ -198,10 +205,12 @@ impl Inner {
             Event::Accepted { .. } | Event::Started { .. } | Event::Refused(_) => 0,
         };
         let cost = text + EVENT_COST;
-        let kept = Kept { stamped: Stamped { seq: self.last_seq, time: SystemTime::now(), event }, cost, lines_before };
+        let stamped = Stamped { seq: self.last_seq, time: SystemTime::now(), event };
+        let kept = Kept { stamped, cost, lines_before, output_before: self.output_written };
         self.bytes += cost;
         if kept.is_output() {
             self.output_bytes += cost;
+            self.output_written += cost;
             while self.output_bytes > MAX_OUTPUT_BYTES
                 && let Some(oldest) = self.kept.iter().position(Kept::is_output)
                 && let Some(dropped) = self.kept.remove(oldest)
