@@ -1,12 +1,13 @@
 //! What should not happen, and does: skills, callers and surroundings that mean no good. Nothing that one of them does
 //! is felt by another run.
 
+use std::os::unix::fs::PermissionsExt as _;
 use std::time::Duration;
 
 use rustix::process::Signal;
 use serde_json::json;
 use skillyard_tests::run::succeeded;
-use skillyard_tests::{Skill, World, call};
+use skillyard_tests::{Skill, World, call, eventually};
 use tonic::Code;
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -67,4 +68,33 @@ async fn progress_is_told_to_a_reader_that_moves() {
     let mut world = World::of([Skill::sh("tells", &script)]).await;
     let run = world.run("tells").await;
     assert_eq!((run.dropped, run.progress.len()), (0, LINES as usize));
+}
+
+#[tokio::test]
+async fn a_store_that_somebody_removes_is_fetched_again() {
+    let mut world =
+        World::of([Skill::sh("works", "echo '{}'"), Skill::sh("naps", "echo up >&2; sleep 1; echo '{}'")]).await;
+    assert_eq!(world.run("works").await, succeeded("{}\n"));
+    let mut running = world.open("naps").await;
+    running.logged("up").await;
+    let digest = world.run("works").await.accepted.digest;
+    for gone in [world.path("state").join("store").join(digest), world.path("state").join("store")] {
+        for path in skillyard_tests::world::tree(&gone).iter().chain([&gone]).filter(|path| path.is_dir()) {
+            std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o755)).unwrap();
+        }
+        std::fs::remove_dir_all(&gone).unwrap();
+        // Not a word that it ran and failed: nothing ran.
+        let refused = world.refusal(call("works").run_id("again")).await;
+        assert_eq!(refused.short(), (Code::Aborted, "PACKAGE_CHANGED"));
+        assert!(refused.retry_after.is_some());
+        let mut run = None;
+        eventually("the package is here again", async || {
+            let live = world.try_open(call("works").run_id(&format!("again-{}", gone.ends_with("store")))).await;
+            run = live.ok();
+            run.is_some()
+        })
+        .await;
+        assert_eq!(run.unwrap().rest().await, succeeded("{}\n"));
+    }
+    assert_eq!(running.rest().await, succeeded("{}\n").stderr("up\n"));
 }
