@@ -98,3 +98,57 @@ async fn a_store_that_somebody_removes_is_fetched_again() {
     }
     assert_eq!(running.rest().await, succeeded("{}\n").stderr("up\n"));
 }
+
+#[tokio::test]
+async fn what_a_skill_does_to_its_slot_is_not_inherited() {
+    const LIMITS: &str = r#"
+#define _GNU_SOURCE
+#include <sched.h>
+#include <stdio.h>
+#include <sys/resource.h>
+int main(void) {
+    struct rlimit l;
+    cpu_set_t cpus;
+    sched_getaffinity(0, sizeof cpus, &cpus);
+    fprintf(stderr, "nice %d, processors %d", getpriority(PRIO_PROCESS, 0), CPU_COUNT(&cpus));
+    for (int i = 0; i < RLIM_NLIMITS; i++) {
+        getrlimit(i, &l);
+        fprintf(stderr, ", %d: %lld %lld", i, (long long) l.rlim_cur, (long long) l.rlim_max);
+    }
+    fprintf(stderr, "\n");
+    puts("{}");
+    return 0;
+}
+"#;
+    let harms = |name: &str, how: &str| {
+        let head = "#define _GNU_SOURCE\n#include <sched.h>\n#include <stdio.h>\n#include <sys/resource.h>\n#include <unistd.h>\n";
+        let body = format!(
+            "int main(void) {{ int slot = getppid(); struct rlimit l = {{0, 0}}; cpu_set_t one; CPU_ZERO(&one); {how} puts(\"{{}}\"); return 0; }}\n"
+        );
+        Skill::c(name, &format!("{head}{body}"))
+    };
+    let hostile = [
+        ("files", "prlimit(slot, RLIMIT_NOFILE, &l, 0);"),
+        ("memory", "prlimit(slot, RLIMIT_DATA, &l, 0);"),
+        ("size", "prlimit(slot, RLIMIT_FSIZE, &l, 0);"),
+        ("nice", "setpriority(PRIO_PROCESS, slot, 7);"),
+        (
+            "processors",
+            "sched_getaffinity(slot, sizeof one, &one); for (int i = 0, n = CPU_COUNT(&one); n > 1; i++) if (CPU_ISSET(i, &one)) { CPU_CLR(i, &one); n--; } sched_setaffinity(slot, sizeof one, &one);",
+        ),
+        ("with_a_child", "prlimit(slot, RLIMIT_NOFILE, &l, 0); if (fork() == 0) { close(1); close(2); sleep(60); }"),
+    ];
+    let mut builder = World::builder().slots(1, 10).skill(Skill::c("limits", LIMITS));
+    for (name, how) in hostile {
+        builder = builder.skill(harms(name, how));
+    }
+    let mut world = builder.start().await;
+    let before = world.run("limits").await;
+    for (name, _) in hostile {
+        // It may be so fast that its own slot cannot watch it any more.
+        let run = world.run(name).await;
+        assert!(run == succeeded("{}\n") || run.finished.reason == "SLOT_LOST", "{name}: {run:?}");
+        assert_eq!(world.run("limits").await.stderr, before.stderr, "{name}");
+    }
+    world.quiet(Duration::from_millis(100)).await;
+}

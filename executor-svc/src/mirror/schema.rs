@@ -85,7 +85,7 @@ fn short(name: &str) -> &str {
     name.rsplit('/').next().unwrap_or(name)
 }
 
-fn follow<'a>(from: &'a Value, keys: impl IntoIterator<Item = impl AsRef<str>>) -> Option<&'a Value> {
+fn follow(from: &Value, keys: impl IntoIterator<Item = impl AsRef<str>>) -> Option<&Value> {
     keys.into_iter().try_fold(from, |value, key| match value {
         Value::Object(map) => map.get(key.as_ref()),
         Value::Array(items) => items.get(key.as_ref().parse::<usize>().ok()?),

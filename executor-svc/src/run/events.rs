@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant, SystemTime};
 
+use skillyard::service::error::Refusal;
 use tokio::sync::Notify;
 
 use crate::run::event::{Chunk, Event, Stamped};
@@ -42,6 +43,8 @@ struct Inner {
     output_written: usize,
     bytes: usize,
     ended: bool,
+    /// What those get who still read, once their events were given up.
+    cut_off: Option<Refusal>,
     /// The writer waits for a reader to move.
     writer_waits: bool,
     readers: Vec<Place>,
@@ -175,6 +178,24 @@ impl EventLog {
         clear
     }
 
+    /// Takes the events of a run that has ended from its readers, if there are any and none has moved for so long, and
+    /// returns how many bytes that freed. They end with this refusal.
+    pub fn cut_off(&self, still_for: Duration, refusal: impl FnOnce() -> Refusal) -> Option<usize> {
+        let (freed, wakers) = {
+            let mut inner = self.lock();
+            let still = |place: &Place| place.moved.elapsed() >= still_for;
+            if !inner.ended || inner.readers.is_empty() || !inner.readers.iter().all(still) {
+                return None;
+            }
+            inner.kept = VecDeque::new();
+            inner.output_bytes = 0;
+            inner.cut_off = Some(refusal());
+            (std::mem::take(&mut inner.bytes), inner.wakers())
+        };
+        wakers.into_iter().for_each(Waker::wake);
+        Some(freed)
+    }
+
     /// Follows the run from its first event that is kept; `None` when its events are gone.
     pub fn read(self: &Arc<Self>) -> Option<Reader> {
         let mut inner = self.lock();
@@ -259,6 +280,12 @@ impl tokio_stream::Stream for Reader {
             return Poll::Ready(None);
         };
         let place = &inner.readers[i];
+        if let Some(refusal) = &inner.cut_off {
+            let (seq, event) = (inner.last_seq + 1, Event::Refused(refusal.clone()));
+            drop(inner);
+            self.done = true;
+            return Poll::Ready(Some(Stamped { seq, time: SystemTime::now(), event }));
+        }
         let Some(kept) = inner.after(place.seq) else {
             inner.readers[i].waker = Some(context.waker().clone());
             return Poll::Pending;

@@ -16,6 +16,7 @@ pub mod pipes;
 pub mod progress;
 pub mod runner;
 pub mod table;
+pub mod unread;
 pub mod watch;
 
 pub use runner::{RunRequest, Runner};

@@ -10,6 +10,7 @@ use skillyard::{Digest, SkillName};
 use crate::run::events::EventLog;
 use crate::run::id::RunId;
 use crate::run::outcome::{Cause, Finished};
+use crate::run::unread::{self, Unread};
 
 /// Most ended runs whose ids callers chose, and most bytes of them: they may be asked for again.
 const MAX_NAMED: (usize, usize) = (100_000, 64 << 20);
@@ -158,6 +159,7 @@ struct Inner {
     /// Ids chosen by callers whose runs are gone, oldest first.
     used: VecDeque<RunId>,
     used_requests: HashMap<RunId, Digest>,
+    unread: Unread,
 }
 
 impl RunTable {
@@ -213,12 +215,17 @@ impl RunTable {
         let mut inner = self.lock();
         let ended = if run.named_by_caller { &mut inner.named } else { &mut inner.unnamed };
         ended.push(run);
+        if inner.unread.push(run) {
+            inner.unread.bound(unread::MAX_BYTES, unread::STANDS_STILL);
+        }
         inner.expire(self.keep);
     }
 
     /// Drops what has been kept long enough.
     pub fn expire(&self) {
-        self.lock().expire(self.keep);
+        let mut inner = self.lock();
+        inner.expire(self.keep);
+        inner.unread.bound(unread::MAX_BYTES, unread::STANDS_STILL);
     }
 
     /// The runs that have not ended.
