@@ -287,7 +287,8 @@ async fn a_state_is_mirrored_changed_and_let_go_of() {
     let catalog = mirror.catalog().unwrap();
     assert_eq!((catalog.version.as_str(), &catalog.agents["ops"]), ("1", &agent()));
     let first = catalog.skill("a").unwrap().clone();
-    let validator = first.validator.clone().unwrap();
+    let schema = first.schema.clone().unwrap();
+    let validator = schema.validator();
     assert!(validator.is_valid(&serde_json::json!({"a": 1})) && !validator.is_valid(&serde_json::json!({})));
 
     world.say([state("2", &[skill("a", new)])]);
@@ -295,7 +296,7 @@ async fn a_state_is_mirrored_changed_and_let_go_of() {
     assert_eq!(fs::read_to_string(second.path().join("run.sh")).unwrap(), "new".repeat(500_000));
     let catalog = mirror.catalog().unwrap();
     assert_eq!((catalog.version.as_str(), catalog.skill("a").unwrap().skill.digest), ("2", new));
-    assert!(Arc::ptr_eq(&validator, catalog.skill("a").unwrap().validator.as_ref().unwrap()), "compiled once");
+    assert!(Arc::ptr_eq(&schema, catalog.skill("a").unwrap().schema.as_ref().unwrap()), "compiled once");
     // A run that goes on keeps its package, and it goes with the run.
     assert!(held.path().join("run.sh").exists());
     let path = held.path().to_owned();

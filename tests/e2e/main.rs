@@ -6,6 +6,7 @@ mod admission;
 mod catalog;
 mod client;
 mod ending;
+mod hostile;
 mod layers;
 mod leaks;
 mod output;

@@ -383,6 +383,14 @@ impl Builder {
         self
     }
 
+    /// Breaks the pipe that the executor logs to as soon as it has said that it listens.
+    #[must_use]
+    pub fn log_breaks(mut self) -> Self {
+        let script = "exec \"$0\" \"$@\" 2> >(grep -m1 '\"listening\"' >&2)";
+        self.executor.wrapper = ["/bin/bash", "-c", script].map(OsString::from).into();
+        self
+    }
+
     /// Makes the executor process 1 of a namespace of its own. Its server is then the parent of process 1. Only root may
     /// do that, and not everywhere.
     ///

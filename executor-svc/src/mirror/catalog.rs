@@ -4,10 +4,10 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
-use jsonschema::{PatternOptions, Validator};
 use skillyard::skill::Kind;
 use skillyard::{Agent, Digest, Skill, SkillName};
 
+use super::schema::Schema;
 use crate::registry::State;
 
 /// One version of the registry's catalog. Readers take it once a call and keep it.
@@ -29,7 +29,7 @@ pub struct MirroredSkill {
     /// The skill.
     pub skill: Skill,
     /// Its compiled schema; `None` for a playbook alone, which has no arguments.
-    pub validator: Option<Arc<Validator>>,
+    pub schema: Option<Arc<Schema>>,
 }
 
 impl MirroredCatalog {
@@ -42,22 +42,22 @@ impl MirroredCatalog {
     /// Turns a state into a catalog. What is compiled in the one before is used again.
     pub(super) fn build(state: State, previous: Option<&Self>) -> Self {
         let State { version, skills, agents, mut refused, .. } = state;
-        let mut compiled: HashMap<String, Arc<Validator>> = HashMap::new();
+        let mut compiled: HashMap<String, Arc<Schema>> = HashMap::new();
         for known in previous.iter().flat_map(|catalog| catalog.skills.values()) {
-            if let (Kind::Subprocess(subprocess), Some(validator)) = (&known.skill.kind, &known.validator) {
-                compiled.entry(subprocess.schema_json.clone()).or_insert_with(|| Arc::clone(validator));
+            if let (Kind::Subprocess(subprocess), Some(schema)) = (&known.skill.kind, &known.schema) {
+                compiled.entry(subprocess.schema_json.clone()).or_insert_with(|| Arc::clone(schema));
             }
         }
         let mut usable = BTreeMap::new();
         for skill in skills {
-            let validator = match &skill.kind {
+            let schema = match &skill.kind {
                 Kind::Playbook(_) => None,
                 Kind::Subprocess(subprocess) => match compiled.get(&subprocess.schema_json) {
-                    Some(validator) => Some(Arc::clone(validator)),
-                    None => match compile(&subprocess.schema_json).map(Arc::new) {
-                        Ok(validator) => {
-                            compiled.insert(subprocess.schema_json.clone(), Arc::clone(&validator));
-                            Some(validator)
+                    Some(schema) => Some(Arc::clone(schema)),
+                    None => match Schema::compile(&subprocess.schema_json).map(Arc::new) {
+                        Ok(schema) => {
+                            compiled.insert(subprocess.schema_json.clone(), Arc::clone(&schema));
+                            Some(schema)
                         }
                         Err(cause) => {
                             refused.insert(skill.name.to_string(), format!("its schema cannot be used: {cause}"));
@@ -66,7 +66,7 @@ impl MirroredCatalog {
                     },
                 },
             };
-            usable.insert(skill.name.clone(), Arc::new(MirroredSkill { skill, validator }));
+            usable.insert(skill.name.clone(), Arc::new(MirroredSkill { skill, schema }));
         }
         let agents = agents.into_iter().map(|agent| (agent.name.clone(), agent)).collect();
         Self { version, agents, skills: usable, refused }
@@ -80,14 +80,4 @@ impl MirroredCatalog {
     pub(super) fn subprocesses(&self) -> impl Iterator<Item = &Skill> {
         self.skills.values().map(|known| &known.skill).filter(|skill| matches!(skill.kind, Kind::Subprocess(_)))
     }
-}
-
-/// Nothing outside the schema is read, and patterns are matched in linear time.
-fn compile(schema: &str) -> Result<Validator, String> {
-    let schema = serde_json::from_str(schema).map_err(|error| error.to_string())?;
-    jsonschema::options()
-        .offline()
-        .with_pattern_options(PatternOptions::regex())
-        .build(&schema)
-        .map_err(|error| error.to_string())
 }

@@ -95,6 +95,7 @@ pub(super) async fn fetch(inner: &Arc<Inner>, registry: &Registry) -> Infallible
                 continue;
             }
             () = wait => continue,
+            () = inner.store.broke() => continue,
             Some(done) = tasks.join_next_with_id() => match done {
                 Ok(done) => done,
                 Err(error) if error.is_cancelled() => {

@@ -25,15 +25,25 @@ pub(crate) struct Store {
     packages: Mutex<Packages>,
     /// A package is here that nobody names and nobody holds.
     released: Notify,
+    /// A package that was here is broken.
+    broken: Notify,
     counter: AtomicU64,
 }
 
 #[derive(Debug, Default)]
 struct Packages {
-    /// Those in place, with the number of their holders.
-    present: HashMap<Digest, usize>,
+    /// Those in place.
+    present: HashMap<Digest, Present>,
     /// Those that the catalog names.
     named: HashSet<Digest>,
+}
+
+/// A package in place.
+#[derive(Debug)]
+struct Present {
+    holders: usize,
+    /// Tells it from one of the same digest that was here before, and was found broken.
+    edition: u64,
 }
 
 impl Store {
@@ -63,7 +73,7 @@ impl Store {
             }
             match verify(&path, &digest) {
                 Ok(()) => {
-                    packages.present.insert(digest, 0);
+                    packages.present.insert(digest, Present { holders: 0, edition: 0 });
                 }
                 Err(error) => {
                     tracing::warn!(%digest, %error, "a package in the store is broken: removed, to be fetched again");
@@ -75,14 +85,21 @@ impl Store {
             directory: directory.to_owned(),
             packages: Mutex::new(packages),
             released: Notify::new(),
-            counter: AtomicU64::new(0),
+            broken: Notify::new(),
+            // Those that were verified just now are of edition 0.
+            counter: AtomicU64::new(1),
         }))
     }
 
     /// The package, if it is here; it stays as long as the answer lives.
     pub(crate) fn hold(self: &Arc<Self>, digest: &Digest) -> Option<Held> {
-        *self.lock().present.get_mut(digest)? += 1;
-        Some(Held { path: self.path(digest), digest: *digest, store: Arc::clone(self) })
+        let edition = {
+            let mut packages = self.lock();
+            let present = packages.present.get_mut(digest)?;
+            present.holders += 1;
+            present.edition
+        };
+        Some(Held { path: self.path(digest), digest: *digest, edition, store: Arc::clone(self) })
     }
 
     /// Whether the package is here.
@@ -100,6 +117,8 @@ impl Store {
     /// # Errors
     /// No directory can be made.
     pub(crate) fn writer(&self, digest: Digest) -> Result<Writer, PackageError> {
+        // Somebody may have removed the store: that is mended here, too.
+        fs::create_dir_all(&self.directory).map_err(|error| PackageError::io("create", &self.directory, error))?;
         Writer::new(self.temporary(), digest)
     }
 
@@ -122,7 +141,8 @@ impl Store {
             remove(&aside);
         }
         finished.rename(&path)?;
-        packages.present.insert(digest, 0);
+        let edition = self.counter.fetch_add(1, Ordering::Relaxed);
+        packages.present.insert(digest, Present { holders: 0, edition });
         if !packages.named.contains(&digest) {
             self.released.notify_one();
         }
@@ -141,8 +161,8 @@ impl Store {
             let mut packages = self.lock();
             let Packages { present, named } = &mut *packages;
             // Moved aside under the lock: after it the same digest may be written anew.
-            present.retain(|digest, holders| {
-                if *holders > 0 || named.contains(digest) {
+            present.retain(|digest, package| {
+                if package.holders > 0 || named.contains(digest) {
                     return true;
                 }
                 let (path, aside) = (self.path(digest), self.temporary());
@@ -160,6 +180,11 @@ impl Store {
     /// Resolves when there may be something to collect.
     pub(crate) async fn released(&self) {
         self.released.notified().await;
+    }
+
+    /// Resolves when a package is to be fetched that was here.
+    pub(crate) async fn broke(&self) {
+        self.broken.notified().await;
     }
 
     fn path(&self, digest: &Digest) -> PathBuf {
@@ -181,6 +206,7 @@ impl Store {
 pub struct Held {
     path: PathBuf,
     digest: Digest,
+    edition: u64,
     store: Arc<Store>,
 }
 
@@ -196,12 +222,27 @@ impl Held {
     pub fn digest(&self) -> &Digest {
         &self.digest
     }
+
+    /// Reads all of it, to see whether it is what it was when it was fetched. If not, nobody gets it any more, and it is
+    /// fetched anew. Blocks.
+    #[must_use]
+    pub fn is_whole(&self) -> bool {
+        let Err(error) = verify(&self.path, &self.digest) else { return true };
+        let mut packages = self.store.lock();
+        if packages.present.get(&self.digest).is_some_and(|present| present.edition == self.edition) {
+            tracing::warn!(digest = %self.digest, %error, "a package in the store was changed: it is fetched again");
+            packages.present.remove(&self.digest);
+            self.store.broken.notify_one();
+        }
+        false
+    }
 }
 
 impl Drop for Held {
     fn drop(&mut self) {
         let mut packages = self.store.lock();
-        let Some(holders) = packages.present.get_mut(&self.digest) else { return };
+        let present = packages.present.get_mut(&self.digest).filter(|present| present.edition == self.edition);
+        let Some(Present { holders, .. }) = present else { return };
         *holders -= 1;
         if *holders == 0 && !packages.named.contains(&self.digest) {
             self.store.released.notify_one();

@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant, SystemTime};
 
+use skillyard::service::error::Refusal;
 use tokio::sync::Notify;
 
 use crate::run::event::{Chunk, Event, Stamped};
@@ -38,8 +39,12 @@ struct Inner {
     /// Lines of output so far, dropped ones included.
     lines: u64,
     output_bytes: usize,
+    /// What all output so far would take, dropped or not.
+    output_written: usize,
     bytes: usize,
     ended: bool,
+    /// What those get who still read, once their events were given up.
+    cut_off: Option<Refusal>,
     /// The writer waits for a reader to move.
     writer_waits: bool,
     readers: Vec<Place>,
@@ -52,6 +57,8 @@ struct Kept {
     cost: usize,
     /// Lines of output before it.
     lines_before: u64,
+    /// What the output before it would take.
+    output_before: usize,
 }
 
 /// Where a reader is.
@@ -110,10 +117,13 @@ impl EventLog {
         if inner.output_bytes + size <= MAX_OUTPUT_BYTES {
             return Ok(());
         }
-        let Some(oldest) = inner.kept.iter().find(|kept| kept.is_output()) else { return Ok(()) };
-        let behind = inner.readers.iter().filter(|place| place.seq < oldest.stamped.seq);
         let now = Instant::now();
-        match behind.map(|place| place.moved + STALLED_AFTER).filter(|until| *until > now).max() {
+        let would_lose = |place: &&Place| {
+            let read = inner.after(place.seq).map_or(inner.output_written, |kept| kept.output_before);
+            inner.output_written - read + size > MAX_OUTPUT_BYTES
+        };
+        let losers = inner.readers.iter().filter(would_lose);
+        match losers.map(|place| place.moved + STALLED_AFTER).filter(|until| *until > now).max() {
             Some(until) => {
                 inner.writer_waits = true;
                 Err(until)
@@ -168,6 +178,24 @@ impl EventLog {
         clear
     }
 
+    /// Takes the events of a run that has ended from its readers, if there are any and none has moved for so long, and
+    /// returns how many bytes that freed. They end with this refusal.
+    pub fn cut_off(&self, still_for: Duration, refusal: impl FnOnce() -> Refusal) -> Option<usize> {
+        let (freed, wakers) = {
+            let mut inner = self.lock();
+            let still = |place: &Place| place.moved.elapsed() >= still_for;
+            if !inner.ended || inner.readers.is_empty() || !inner.readers.iter().all(still) {
+                return None;
+            }
+            inner.kept = VecDeque::new();
+            inner.output_bytes = 0;
+            inner.cut_off = Some(refusal());
+            (std::mem::take(&mut inner.bytes), inner.wakers())
+        };
+        wakers.into_iter().for_each(Waker::wake);
+        Some(freed)
+    }
+
     /// Follows the run from its first event that is kept; `None` when its events are gone.
     pub fn read(self: &Arc<Self>) -> Option<Reader> {
         let mut inner = self.lock();
@@ -194,13 +222,16 @@ impl Inner {
             }
             Event::Progress(progress) => progress.message.len(),
             Event::Result(chunk) => chunk.as_str().len(),
-            _ => 0,
+            Event::Finished(end) => end.message.len() + end.stderr_tail.len() + end.stdout_head.len(),
+            Event::Accepted { .. } | Event::Started { .. } | Event::Refused(_) => 0,
         };
         let cost = text + EVENT_COST;
-        let kept = Kept { stamped: Stamped { seq: self.last_seq, time: SystemTime::now(), event }, cost, lines_before };
+        let stamped = Stamped { seq: self.last_seq, time: SystemTime::now(), event };
+        let kept = Kept { stamped, cost, lines_before, output_before: self.output_written };
         self.bytes += cost;
         if kept.is_output() {
             self.output_bytes += cost;
+            self.output_written += cost;
             while self.output_bytes > MAX_OUTPUT_BYTES
                 && let Some(oldest) = self.kept.iter().position(Kept::is_output)
                 && let Some(dropped) = self.kept.remove(oldest)
@@ -249,6 +280,12 @@ impl tokio_stream::Stream for Reader {
             return Poll::Ready(None);
         };
         let place = &inner.readers[i];
+        if let Some(refusal) = &inner.cut_off {
+            let (seq, event) = (inner.last_seq + 1, Event::Refused(refusal.clone()));
+            drop(inner);
+            self.done = true;
+            return Poll::Ready(Some(Stamped { seq, time: SystemTime::now(), event }));
+        }
         let Some(kept) = inner.after(place.seq) else {
             inner.readers[i].waker = Some(context.waker().clone());
             return Poll::Pending;

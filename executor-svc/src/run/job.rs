@@ -85,6 +85,10 @@ impl Job {
         // The slot is free for the next run before the result is looked at.
         drop(slot);
         drop(permit);
+        let package = match end {
+            End::SpawnFailed(_) => still_whole(package).await?,
+            _ => package,
+        };
         let large = remains.stdout.len() > LARGE;
         let conclude = move || {
             let _held = package;
@@ -114,6 +118,19 @@ fn start(pool: &Pool, job: &slot::Job<'_>) -> Result<(Slot, Pipes), StartError> 
     let mut slot = pool.take()?;
     slot.start(job, stdio)?;
     Ok((slot, pipes))
+}
+
+/// What is in the store could be started when it was put there, or was refused by the registry: it may have been changed
+/// by somebody's hand.
+async fn still_whole(package: Held) -> Result<Held, Refusal> {
+    let digest = *package.digest();
+    let looked_at = tokio::task::spawn_blocking(move || package.is_whole().then_some(package)).await;
+    looked_at.ok().flatten().ok_or_else(|| {
+        let message = format!(
+            "the files of the skill were changed on this executor, and nothing was started: they are fetched again, so try again in {RETRY_AFTER:?}"
+        );
+        Refusal::new(Reason::PackageChanged, message).with("digest", digest.to_string()).retry_after(RETRY_AFTER)
+    })
 }
 
 #[derive(Debug, thiserror::Error)]

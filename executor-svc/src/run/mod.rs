@@ -16,6 +16,7 @@ pub mod progress;
 pub mod runner;
 pub mod schema;
 pub mod table;
+pub mod unread;
 pub mod watch;
 
 pub use runner::{RunRequest, Runner};

@@ -8,6 +8,7 @@ use skillyard::Digest;
 use skillyard::arguments::{Arguments, RawArguments};
 use skillyard::service::error::{Reason, Refusal};
 use skillyard::skill::Subprocess;
+use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use tracing::{Instrument as _, Span, error, info, info_span};
 
@@ -20,10 +21,13 @@ use crate::run::id::RunId;
 use crate::run::job::Job;
 use crate::run::outcome::Cause;
 use crate::run::permit::permit;
-use crate::run::schema::{LARGE, validate};
+use crate::run::schema::{self, LARGE};
 use crate::run::table::{NewRun, Run, RunTable, expired};
 use crate::run::watch::GRACE;
 use crate::slot::Pool;
+
+/// Large or costly arguments that are looked at at once.
+const CHECKS: usize = 4;
 
 /// A call to run a skill.
 #[derive(Debug)]
@@ -77,6 +81,8 @@ struct Inner {
     pool: Pool,
     admission: Admission,
     table: RunTable,
+    /// Large or costly arguments that are looked at.
+    checks: Arc<Semaphore>,
     tasks: std::sync::Mutex<JoinSet<()>>,
 }
 
@@ -86,9 +92,9 @@ impl Runner {
     pub fn new(limits: Limits, environment: BTreeMap<String, String>, mirror: Mirror, pool: Pool) -> Self {
         let admission = Admission::new(limits.slots, limits.queue);
         let table = RunTable::new(limits.keep_finished);
-        Self {
-            inner: Arc::new(Inner { limits, environment, mirror, pool, admission, table, tasks: Default::default() }),
-        }
+        let checks = Arc::new(Semaphore::new(CHECKS));
+        let tasks = Default::default();
+        Self { inner: Arc::new(Inner { limits, environment, mirror, pool, admission, table, checks, tasks }) }
     }
 
     /// Starts a run, or finds the one that this call started before.
@@ -102,22 +108,25 @@ impl Runner {
             request.agent_by_default = true;
         }
         let raw = std::mem::replace(&mut request.arguments, RawArguments::None);
-        let arguments =
-            if raw.size() > LARGE { blocking(move || Arguments::parse(raw)).await? } else { Arguments::parse(raw) }?;
+        let arguments = if raw.size() > LARGE {
+            self.blocking(move || Arguments::parse(raw)).await?
+        } else {
+            Arguments::parse(raw)
+        }?;
         let fingerprint = fingerprint(&request, &arguments);
         if let Some(found) = self.find_same(&request, &fingerprint)? {
             return Ok(found);
         }
         let catalog = self.catalog()?;
         let permitted = permit(&inner.mirror, &catalog, &request)?;
-        let MirroredSkill { skill, validator, .. } = &*permitted.skill;
+        let MirroredSkill { skill, schema, .. } = &*permitted.skill;
         let subprocess = &permitted.subprocess;
-        let arguments = match validator {
-            Some(validator) if arguments.size() > LARGE => {
-                let (validator, name) = (Arc::clone(validator), request.skill.clone());
-                blocking(move || validate(&arguments, &name, &validator).map(|()| arguments)).await??
+        let arguments = match schema {
+            Some(schema) if !schema::is_fast(&arguments, schema) => {
+                let (schema, name) = (Arc::clone(schema), request.skill.clone());
+                self.blocking(move || schema::validate(&arguments, &name, &schema).map(|()| arguments)).await??
             }
-            Some(validator) => validate(&arguments, &request.skill, validator).map(|()| arguments)?,
+            Some(schema) => schema::validate(&arguments, &request.skill, schema).map(|()| arguments)?,
             None => arguments,
         };
         // Nothing is awaited from here to the entry in the table: two calls with one id cannot both pass.
@@ -219,6 +228,22 @@ impl Runner {
         self.inner.pool.isolation()
     }
 
+    /// Looks at arguments that take long, on another thread, and only a few at once: parsed, they take many times their
+    /// size.
+    async fn blocking<T: Send + 'static>(&self, f: impl FnOnce() -> T + Send + 'static) -> Result<T, Refusal> {
+        let internal = |error: &dyn std::error::Error| {
+            error!(%error, "a check of arguments did not end");
+            Refusal::new(Reason::Internal, "the arguments could not be checked; the executor's log says why")
+        };
+        let permit = Arc::clone(&self.inner.checks).acquire_owned().await.map_err(|error| internal(&error))?;
+        let work = move || {
+            // Held by the work, which goes on when its caller leaves.
+            let _permit = permit;
+            f()
+        };
+        tokio::task::spawn_blocking(work).await.map_err(|error| internal(&error))
+    }
+
     fn find_same(&self, request: &RunRequest, fingerprint: &Digest) -> Result<Option<(Arc<Run>, Reader)>, Refusal> {
         let Some(id) = &request.run_id else { return Ok(None) };
         let Some(run) = self.inner.table.find_same(id, fingerprint)? else { return Ok(None) };
@@ -285,11 +310,4 @@ fn fingerprint(request: &RunRequest, arguments: &Arguments) -> Digest {
     labels.sort();
     let parts = (&request.skill, &request.agent, arguments.sha256(), request.timeout, request.expected_digest, labels);
     Digest::of(format!("{parts:?}").as_bytes())
-}
-
-async fn blocking<T: Send + 'static>(f: impl FnOnce() -> T + Send + 'static) -> Result<T, Refusal> {
-    tokio::task::spawn_blocking(f).await.map_err(|error| {
-        error!(%error, "a check of arguments did not end");
-        Refusal::new(Reason::Internal, "the arguments could not be checked; the executor's log says why")
-    })
 }

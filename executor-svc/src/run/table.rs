@@ -10,13 +10,17 @@ use skillyard::{Digest, SkillName};
 use crate::run::events::EventLog;
 use crate::run::id::RunId;
 use crate::run::outcome::{Cause, Finished};
+use crate::run::unread::{self, Unread};
 
-/// Most ended runs whose ids callers chose, and most bytes of their events: they may be asked for again.
+/// Most ended runs whose ids callers chose, and most bytes of them: they may be asked for again.
 const MAX_NAMED: (usize, usize) = (100_000, 64 << 20);
-/// Most ended runs whose ids the executor chose, and most bytes of their events.
+/// Most ended runs whose ids the executor chose, and most bytes of them.
 const MAX_UNNAMED: (usize, usize) = (4096, 16 << 20);
 /// Most ids chosen by callers that are remembered after their runs are gone.
 const MAX_USED_IDS: usize = 100_000;
+/// What a run costs beside its texts and its events.
+const RUN_COST: usize = 1024;
+
 /// One run, from accepted to a while after its end.
 #[derive(Debug)]
 pub struct Run {
@@ -95,6 +99,12 @@ impl Run {
         })
     }
 
+    /// What it holds, in bytes.
+    fn bytes(&self) -> usize {
+        let labels: usize = self.labels.iter().map(|(name, value)| name.len() + value.len()).sum();
+        RUN_COST + labels + self.agent.len() + self.events.bytes()
+    }
+
     fn progress(&self) -> MutexGuard<'_, Progress> {
         self.progress.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -149,6 +159,7 @@ struct Inner {
     /// Ids chosen by callers whose runs are gone, oldest first.
     used: VecDeque<RunId>,
     used_requests: HashMap<RunId, Digest>,
+    unread: Unread,
 }
 
 impl RunTable {
@@ -204,12 +215,17 @@ impl RunTable {
         let mut inner = self.lock();
         let ended = if run.named_by_caller { &mut inner.named } else { &mut inner.unnamed };
         ended.push(run);
+        if inner.unread.push(run) {
+            inner.unread.bound(unread::MAX_BYTES, unread::STANDS_STILL);
+        }
         inner.expire(self.keep);
     }
 
     /// Drops what has been kept long enough.
     pub fn expire(&self) {
-        self.lock().expire(self.keep);
+        let mut inner = self.lock();
+        inner.expire(self.keep);
+        inner.unread.bound(unread::MAX_BYTES, unread::STANDS_STILL);
     }
 
     /// The runs that have not ended.
@@ -239,7 +255,7 @@ impl Inner {
 
 impl Ended {
     fn push(&mut self, run: &Arc<Run>) {
-        let bytes = run.events.bytes();
+        let bytes = run.bytes();
         self.bytes += bytes;
         self.runs.push_back((Instant::now(), Arc::clone(run), bytes));
     }
@@ -266,6 +282,7 @@ pub fn expired(id: &RunId) -> Refusal {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::run::event::Event;
 
     fn run(id: Option<&str>, request: &[u8]) -> Arc<Run> {
         Run::new(NewRun {
@@ -309,6 +326,30 @@ mod tests {
         assert_eq!(table.find_same(&first.id, &Digest::of(b"1")).unwrap_err().reason(), Reason::ResultExpired);
         assert_eq!(table.find_same(&first.id, &Digest::of(b"2")).unwrap_err().reason(), Reason::RunIdReused);
         assert!(table.get(&unnamed.id).is_none());
+    }
+
+    #[test]
+    fn what_callers_and_skills_say_counts() {
+        let table = RunTable::new(Duration::from_secs(300));
+        let text = "x".repeat(4 << 10);
+        let runs: Vec<_> = (0..MAX_NAMED.1 / (3 * text.len()))
+            .map(|i| {
+                let labels = HashMap::from([("label".to_owned(), text.clone())]);
+                let id = Some(format!("run-{i}").parse().unwrap());
+                let base = run(None, b"1");
+                let (request, skill, digest) = (base.request, base.skill.clone(), base.digest);
+                let (agent, args_sha256) = (String::new(), digest);
+                let run = Run::new(NewRun { id, request, skill, digest, agent, args_sha256, labels });
+                let finished =
+                    Finished { stderr_tail: text.clone(), stdout_head: text.clone(), ..Finished::for_tests() };
+                run.events.finish(None, Event::Finished(Arc::new(finished)));
+                table.insert(&run);
+                end(&table, &run);
+                run
+            })
+            .collect();
+        assert!(table.get(&runs[0].id).is_none(), "64 MiB of texts are held, and the runs besides");
+        assert!(table.get(&runs[runs.len() - 1].id).is_some());
     }
 
     #[test]

@@ -21,8 +21,12 @@ const PIPES_CLOSE_WITHIN: Duration = Duration::from_millis(250);
 const SLOT_OBEYS_WITHIN: Duration = Duration::from_millis(500);
 /// A slot that has not started a process, or failed to, for this long is given up.
 const STARTS_WITHIN: Duration = Duration::from_secs(10);
+/// The most that one read of stderr takes in the log: its text, and what that tells of progress, at 96 bytes a line of 26.
+const READ_COST: usize = 5 * READ_BYTES;
 /// A pipe holds 64 KiB, or what its owner made of it; whoever still writes after its run is not listened to.
 const MAX_LAST_READS: usize = 32;
+/// How often the last words wait for a reader, for as long as it takes to count as standing still: 5 s at the most.
+const MAX_LAST_WAITS: u32 = 25;
 
 /// Where the process is.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -74,6 +78,7 @@ pub struct Watch {
     spawn_errno: Option<i32>,
     cutter: LineCutter,
     remains: Remains,
+    last_waits: u32,
 }
 
 impl Watch {
@@ -92,6 +97,7 @@ impl Watch {
             spawn_errno: None,
             cutter: LineCutter::default(),
             remains: Remains::default(),
+            last_waits: MAX_LAST_WAITS,
         }
     }
 
@@ -104,13 +110,16 @@ impl Watch {
         loop {
             // A stop or a timer is looked at here and nowhere else.
             let now = Instant::now();
+            if self.due().is_some_and(|at| at <= now) {
+                self.hear_out(slot);
+            }
             self.check_patience(slot, now);
             self.check_phase(slot, pipes, now);
             if self.phase == Phase::Over {
                 break;
             }
             let room = if self.started.is_some() && pipes.is_open(Output::Stderr) {
-                run.events.has_room(READ_BYTES)
+                run.events.has_room(READ_COST)
             } else {
                 Ok(())
             };
@@ -142,6 +151,16 @@ impl Watch {
             (None, None, None) => End::Stopped(Cause::SlotLost, None),
         };
         (self.remains, end)
+    }
+
+    /// What the slot said before a limit passed counts, however late it is heard: this process may have been stopped, or
+    /// short of processor time.
+    fn hear_out(&mut self, slot: &mut Slot) {
+        while self.slot_speaks()
+            && let Some(event) = slot.try_next()
+        {
+            self.on_slot(event);
+        }
     }
 
     fn check_patience(&mut self, slot: &Slot, now: Instant) {
@@ -176,6 +195,10 @@ impl Watch {
                 self.phase = Phase::Sweeping { give_up: now + GRACE };
             }
             Phase::Exited { left: false, until } | Phase::Gone { until } if at_end || until <= now => {
+                if let Some(later) = self.wait_for_reader(pipes) {
+                    self.phase = Phase::Gone { until: later };
+                    return;
+                }
                 self.read_what_is_there(pipes);
                 self.phase = Phase::Over;
             }
@@ -276,6 +299,15 @@ impl Watch {
         if self.exit.is_some() && self.stop.is_none() {
             self.stop = Some(Stop { cause: Cause::OutputLimit, kill_at: None, give_up: None });
         }
+    }
+
+    /// Until when the last words wait for a reader that is slow but moves. Somebody outside the tree who goes on writing
+    /// is waited for so often and no more.
+    fn wait_for_reader(&mut self, pipes: &Pipes) -> Option<Instant> {
+        let later =
+            if pipes.is_open(Output::Stderr) { self.run.events.has_room(READ_COST).err()? } else { return None };
+        self.last_waits = self.last_waits.checked_sub(1)?;
+        Some(later)
     }
 
     /// After the last process, without waiting: an end that somebody outside the tree holds open gives no end of file.

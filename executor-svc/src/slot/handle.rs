@@ -81,6 +81,21 @@ impl Slot {
             Some(worker) if self.phase != Phase::Lost => worker.next().await,
             _ => SlotEvent::Lost,
         };
+        self.note(&event);
+        event
+    }
+
+    /// What the slot has said by now.
+    pub fn try_next(&mut self) -> Option<SlotEvent> {
+        let event = match &self.worker {
+            Some(worker) if self.phase != Phase::Lost => worker.try_next()?,
+            _ => SlotEvent::Lost,
+        };
+        self.note(&event);
+        Some(event)
+    }
+
+    fn note(&mut self, event: &SlotEvent) {
         match event {
             SlotEvent::SpawnFailed { .. } | SlotEvent::Clean | SlotEvent::Exited { left: false, .. } => {
                 self.phase = Phase::Idle;
@@ -88,7 +103,6 @@ impl Slot {
             SlotEvent::Lost => self.phase = Phase::Lost,
             SlotEvent::Started { .. } | SlotEvent::Exited { left: true, .. } => {}
         }
-        event
     }
 
     /// SIGTERM, and SIGCONT for those that are stopped, to the whole tree of the job. Its exit is still reported.

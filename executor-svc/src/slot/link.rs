@@ -61,8 +61,9 @@ impl Link {
         Ok((length, stdio))
     }
 
-    /// Waits for the leader's exit, a message or a tick, and returns which of the first two there is.
-    pub(super) fn wait(&self, leader: Option<&OwnedFd>) -> (bool, bool) {
+    /// Waits for the leader's exit, a message or a tick, and returns which of the first two there is. Where even that
+    /// cannot be done, as with a limit of no descriptors, the slot is of no more use than without its executor.
+    pub(super) fn wait(&self, leader: Option<&OwnedFd>) -> Result<(bool, bool), Closed> {
         let socket = PollFd::new(&self.socket, PollFlags::IN);
         let mut both;
         let mut one;
@@ -77,10 +78,11 @@ impl Link {
             }
         };
         match poll(watched, Some(&TICK)) {
-            Ok(0) | Err(_) => (false, false),
+            Ok(0) | Err(Errno::INTR | Errno::AGAIN | Errno::NOMEM) => Ok((false, false)),
+            Err(_) => Err(Closed),
             Ok(_) => {
                 let ready = |index: usize| watched.get(index).is_some_and(|fd| !fd.revents().is_empty());
-                (ready(1), ready(0))
+                Ok((ready(1), ready(0)))
             }
         }
     }

@@ -3,6 +3,7 @@
 
 mod confine;
 mod handle;
+mod inherited;
 mod link;
 mod pool;
 mod protocol;

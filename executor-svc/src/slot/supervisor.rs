@@ -17,6 +17,7 @@ use rustix::process::{
 use rustix::thread::sched_yield;
 use wait4::Wait4;
 
+use super::inherited::Inherited;
 use super::link::{Closed, Link};
 use super::protocol::{self, MAX_MESSAGE, NO_JOB, Order, Report, Request};
 use super::{Exit, Usage, confine, spawn, tree};
@@ -52,6 +53,8 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
 struct Supervisor {
     link: Link,
     tree: Tree,
+    /// What every skill is to inherit.
+    inherited: Inherited,
     /// Where jobs are read to; only pages that a long one needs are ever touched.
     incoming: Vec<u8>,
 }
@@ -66,7 +69,7 @@ impl Supervisor {
         }
         let mut link = Link::new(socket);
         link.report(NO_JOB, Report::Ready { signal_scope: scoped });
-        Ok(Self { link, tree: Tree { scoped }, incoming: vec![0; MAX_MESSAGE] })
+        Ok(Self { link, tree: Tree { scoped }, inherited: Inherited::now(), incoming: vec![0; MAX_MESSAGE] })
     }
 
     fn serve(&mut self) {
@@ -82,6 +85,8 @@ impl Supervisor {
             let started = spawn::skill(&start, stdio).and_then(Leader::new);
             let closed = match started {
                 Ok(leader) => self.attend(number, leader),
+                // It was started, or could not be, in a slot that is not what it was: nobody can say what it did.
+                Err(_) if Inherited::now() != self.inherited => Err(Closed),
                 Err(error) => {
                     // A text with a NUL in it never gets as far as an errno.
                     let errno = error.raw_os_error().unwrap_or(Errno::INVAL.raw_os_error());
@@ -100,7 +105,7 @@ impl Supervisor {
     fn attend(&mut self, number: u64, mut leader: Leader) -> Result<(), Closed> {
         self.link.report(number, Report::Started { pid: leader.pid.as_raw_nonzero().get() });
         loop {
-            let (exited, spoken) = self.link.wait(Some(&leader.pidfd));
+            let (exited, spoken) = self.link.wait(Some(&leader.pidfd))?;
             if spoken {
                 match self.link.order(number)? {
                     Some(Order::Terminate) => self.tree.terminate(),
@@ -117,14 +122,15 @@ impl Supervisor {
             }
         }
         let (exit, usage) = leader.reap();
-        let left = reap_ended();
+        // A slot that its skill has changed is not clean either, and never will be.
+        let left = reap_ended() || Inherited::now() != self.inherited;
         self.link.report(number, Report::Exited { exit, usage, left });
         if left { self.await_sweep(number) } else { Ok(()) }
     }
 
     fn await_sweep(&mut self, number: u64) -> Result<(), Closed> {
         loop {
-            let (_, spoken) = self.link.wait(None);
+            let (_, spoken) = self.link.wait(None)?;
             if !spoken {
                 reap_ended();
                 continue;
@@ -133,6 +139,10 @@ impl Supervisor {
                 Some(Order::Terminate) => self.tree.terminate(),
                 Some(Order::Kill | Order::Sweep) => {
                     self.tree.end();
+                    if Inherited::now() != self.inherited {
+                        // Another takes its place: limits that were lowered cannot be raised.
+                        return Err(Closed);
+                    }
                     self.link.report(number, Report::Clean);
                     return Ok(());
                 }

@@ -88,23 +88,45 @@ impl Worker {
                 .watched
                 .async_io(Interest::READABLE, |socket| Ok(recv(socket, &mut buffer[..], RecvFlags::DONTWAIT)?.0))
                 .await;
-            let length = match received {
-                Ok(0) | Err(_) => return SlotEvent::Lost,
-                Ok(length) => length,
-            };
-            match protocol::decode_report(&buffer[..length]) {
-                Some((number, report)) if number == self.last_job => {
-                    if let Some(event) = report.event() {
-                        return event;
-                    }
-                }
-                // A late word on a job that is over, or a fresh slot's first.
-                Some(_) => {}
-                None => return SlotEvent::Lost,
+            match self.understand(received, &buffer) {
+                Ok(Some(event)) => return event,
+                Ok(None) => {}
+                Err(Silent) => return SlotEvent::Lost,
             }
         }
     }
+
+    /// The next word, if it is here: whether or not the runtime has heard of it yet.
+    pub(super) fn try_next(&self) -> Option<SlotEvent> {
+        loop {
+            let mut buffer = [0; MAX_SHORT];
+            let received = match recv(&self.socket, &mut buffer[..], RecvFlags::DONTWAIT) {
+                Err(Errno::AGAIN) => return None,
+                Err(Errno::INTR) => continue,
+                received => received.map(|(length, _)| length).map_err(io::Error::from),
+            };
+            match self.understand(received, &buffer) {
+                Ok(Some(event)) => return Some(event),
+                Ok(None) => {}
+                Err(Silent) => return Some(SlotEvent::Lost),
+            }
+        }
+    }
+
+    /// The event in a message, if it is one of the job.
+    fn understand(&self, received: io::Result<usize>, buffer: &[u8]) -> Result<Option<SlotEvent>, Silent> {
+        let length = received.ok().filter(|length| *length > 0).ok_or(Silent)?;
+        match protocol::decode_report(&buffer[..length]) {
+            Some((number, report)) if number == self.last_job => Ok(report.event()),
+            // A late word on a job that is over, or a fresh slot's first.
+            Some(_) => Ok(None),
+            None => Err(Silent),
+        }
+    }
 }
+
+/// Nothing more is to be heard of it.
+struct Silent;
 
 /// Only reading is watched: with writing, each job that is read would wake the runtime.
 #[expect(deprecated, reason = "the successor is unsafe for what lies about its descriptor; an OwnedFd does not")]

@@ -50,6 +50,9 @@ pub fn init(format: LogFormat, text: &str) {
     let builder = tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(std::io::stderr)
+        // A line that cannot be written, to a full disk or to a reader that left, is lost. To say so on the same stderr
+        // would be a panic.
+        .log_internal_errors(false)
         .with_span_events(FmtSpan::NONE)
         .with_ansi(std::io::stderr().is_terminal());
     let started = match format {
