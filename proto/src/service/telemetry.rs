@@ -34,7 +34,8 @@ pub struct FilterError(String);
 pub fn filter(text: &str) -> Result<EnvFilter, FilterError> {
     let error = || FilterError(text.to_owned());
     // A word alone could be a target, of which all would be logged; it is a level that was misspelt.
-    let is_good = |part: &str| part.contains('=') || part.trim().parse::<LevelFilter>().is_ok();
+    let is_good =
+        |part: &str| part.contains('=') || (!part.trim().is_empty() && part.trim().parse::<LevelFilter>().is_ok());
     if text.split(',').all(is_good) { EnvFilter::try_new(text).map_err(|_| error()) } else { Err(error()) }
 }
 
