@@ -8,7 +8,7 @@ use skillyard::Digest;
 use skillyard::arguments::{Arguments, RawArguments};
 use skillyard::service::error::{Reason, Refusal};
 use skillyard::skill::Subprocess;
-use tokio::sync::Semaphore;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinSet;
 use tracing::{Instrument as _, Span, error, info, info_span};
 
@@ -108,8 +108,11 @@ impl Runner {
             request.agent_by_default = true;
         }
         let raw = std::mem::replace(&mut request.arguments, RawArguments::None);
+        // Parsed, large ones take many times their size: so it is held until they are bytes again.
+        let mut turn = None;
         let arguments = if raw.size() > LARGE {
-            self.blocking(move || Arguments::parse(raw)).await?
+            let turn = turn.insert(self.turn().await?);
+            blocking(turn, move || Arguments::parse(raw)).await?
         } else {
             Arguments::parse(raw)
         }?;
@@ -124,7 +127,11 @@ impl Runner {
         let arguments = match schema {
             Some(schema) if !schema::is_fast(&arguments, schema) => {
                 let (schema, name) = (Arc::clone(schema), request.skill.clone());
-                self.blocking(move || schema::validate(&arguments, &name, &schema).map(|()| arguments)).await??
+                let turn = match &mut turn {
+                    Some(turn) => turn,
+                    none => none.insert(self.turn().await?),
+                };
+                blocking(turn, move || schema::validate(&arguments, &name, &schema).map(|()| arguments)).await??
             }
             Some(schema) => schema::validate(&arguments, &request.skill, schema).map(|()| arguments)?,
             None => arguments,
@@ -228,20 +235,9 @@ impl Runner {
         self.inner.pool.isolation()
     }
 
-    /// Looks at arguments that take long, on another thread, and only a few at once: parsed, they take many times their
-    /// size.
-    async fn blocking<T: Send + 'static>(&self, f: impl FnOnce() -> T + Send + 'static) -> Result<T, Refusal> {
-        let internal = |error: &dyn std::error::Error| {
-            error!(%error, "a check of arguments did not end");
-            Refusal::new(Reason::Internal, "the arguments could not be checked; the executor's log says why")
-        };
-        let permit = Arc::clone(&self.inner.checks).acquire_owned().await.map_err(|error| internal(&error))?;
-        let work = move || {
-            // Held by the work, which goes on when its caller leaves.
-            let _permit = permit;
-            f()
-        };
-        tokio::task::spawn_blocking(work).await.map_err(|error| internal(&error))
+    /// Waits for a turn to look at large or costly arguments.
+    async fn turn(&self) -> Result<Turn, Refusal> {
+        Arc::clone(&self.inner.checks).acquire_owned().await.map(Arc::new).map_err(|error| unchecked(&error))
     }
 
     fn find_same(&self, request: &RunRequest, fingerprint: &Digest) -> Result<Option<(Arc<Run>, Reader)>, Refusal> {
@@ -310,4 +306,23 @@ fn fingerprint(request: &RunRequest, arguments: &Arguments) -> Digest {
     labels.sort();
     let parts = (&request.skill, &request.agent, arguments.sha256(), request.timeout, request.expected_digest, labels);
     Digest::of(format!("{parts:?}").as_bytes())
+}
+
+/// Held while large or costly arguments are looked at.
+type Turn = Arc<OwnedSemaphorePermit>;
+
+/// Looks at arguments on another thread, which keeps the turn when the caller leaves.
+async fn blocking<T: Send + 'static>(turn: &Turn, f: impl FnOnce() -> T + Send + 'static) -> Result<T, Refusal> {
+    let turn = Arc::clone(turn);
+    let work = move || {
+        let result = f();
+        drop(turn);
+        result
+    };
+    tokio::task::spawn_blocking(work).await.map_err(|error| unchecked(&error))
+}
+
+fn unchecked(error: &dyn std::error::Error) -> Refusal {
+    error!(%error, "a check of arguments did not end");
+    Refusal::new(Reason::Internal, "the arguments could not be checked; the executor's log says why")
 }
