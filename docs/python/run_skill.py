@@ -8,6 +8,8 @@ from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoRe
 ELSEWHERE = {"EXECUTOR_FULL", "DRAINING", "NOT_READY", "PACKAGE_NOT_MIRRORED"}
 LOST = {"UNAVAILABLE", "UNKNOWN", "CANCELLED", "INTERNAL", "RESOURCE_EXHAUSTED"}
 EXECUTORS = os.environ.get("SKILLYARD_EXECUTOR", "127.0.0.1:50052").split(",")
+TOKEN = os.environ.get("SKILLYARD_TOKEN_FILE")
+SHOW = [("authorization", "Bearer " + open(TOKEN).read().strip())] if TOKEN else []
 channels = [grpc.insecure_channel(executor.removeprefix("http://")) for executor in EXECUTORS]
 pool = descriptor_pool.DescriptorPool(ProtoReflectionDescriptorDatabase(channels[0]))
 Request, Response, Status, ErrorInfo, RetryInfo = (
@@ -36,7 +38,7 @@ def run(skill, arguments="{}", agent="", limit=120):
         call = channels[turn].unary_stream("/skillyard.executor.v1.ExecutorService/RunSkill",
                                            Request.SerializeToString, Response.FromString)
         try:
-            for event in (response.event for response in call(request, timeout=left)):
+            for event in (response.event for response in call(request, timeout=left, metadata=SHOW)):
                 kind = event.WhichOneof("event")
                 if kind == "log" and event.seq > seen:  # an attempt begins with what was shown before
                     print(event.log.text, end="", file=sys.stderr, flush=True)

@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use clap::Parser as _;
-use registry_svc::config::{Config, Raw};
+use registry_svc::config::{Command, Config, Raw};
 use skillyard::service::serve::stop_signal;
 use tokio::net::TcpListener;
 
@@ -16,6 +16,9 @@ fn main() -> ExitCode {
         }
     };
     raw.start_logging();
+    if let Some(Command::Token(command)) = &raw.command {
+        return code(command.run());
+    }
     let config = match Config::check(&raw) {
         Ok(config) => config,
         Err(faults) => {
@@ -23,7 +26,11 @@ fn main() -> ExitCode {
             return ExitCode::from(64);
         }
     };
-    serve(config).inspect_err(|error| tracing::error!("{error}")).map_or(ExitCode::FAILURE, |()| ExitCode::SUCCESS)
+    code(serve(config))
+}
+
+fn code<E: std::fmt::Display>(result: Result<(), E>) -> ExitCode {
+    result.inspect_err(|error| tracing::error!("{error}")).map_or(ExitCode::FAILURE, |()| ExitCode::SUCCESS)
 }
 
 fn serve(config: Config) -> Result<(), Box<dyn std::error::Error>> {
