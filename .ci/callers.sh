@@ -6,6 +6,7 @@ cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.."
 
 registry=${SKILLYARD_REGISTRY#http://}
 executor=${SKILLYARD_EXECUTOR#http://}
+access=$(dirname -- "$SKILLYARD_TOKEN_FILE")
 sample='{"path": "sample.log"}'
 
 # expect WHAT PATTERN COMMAND…: the output (stdout and stderr) has to match the extended regular expression.
@@ -19,22 +20,25 @@ expect() {
     printf 'ok: %s\n' "$1"
 }
 
+# as NAME COMMAND…: grpcurl with somebody's token.
+as() { grpcurl -H "authorization: Bearer $(cat -- "$access/$1.token")" "${@:2}"; }
+
 expect "grpcurl lists services" 'skillyard.registry.v1.CatalogService' grpcurl -plaintext "$registry" list
 expect "grpcurl lists skills" '"name": "disk_cleaner".*"name": "log_summary"' \
-    grpcurl -plaintext "$registry" skillyard.registry.v1.CatalogService/ListSkills
+    as orchestrator -plaintext "$registry" skillyard.registry.v1.CatalogService/ListSkills
 expect "an agent sees its list" '"totalSize": 3' \
-    grpcurl -plaintext -d '{"agent": "reader"}' "$registry" skillyard.registry.v1.CatalogService/ListSkills
+    as orchestrator -plaintext -d '{"agent": "reader"}' "$registry" skillyard.registry.v1.CatalogService/ListSkills
 expect "nothing is wrong with the examples" '"roots": \[[^]]*\][[:space:]]*\}' \
-    grpcurl -plaintext -d '{"problems_only": true}' "$registry" skillyard.registry.v1.CatalogService/GetLoadReport
+    as operator -plaintext -d '{"problems_only": true}' "$registry" skillyard.registry.v1.CatalogService/GetLoadReport
 expect "grpcurl runs a skill" '"progress":.*"outcome": "OUTCOME_SUCCEEDED"' \
-    grpcurl -plaintext -d "{\"skill\": \"log_summary\", \"args\": $sample}" "$executor" skillyard.executor.v1.ExecutorService/RunSkill
+    as orchestrator -plaintext -d "{\"skill\": \"log_summary\", \"args\": $sample}" "$executor" skillyard.executor.v1.ExecutorService/RunSkill
 expect "a mutating skill is refused" 'CLASS_NOT_PERMITTED' \
-    grpcurl -plaintext -d '{"skill": "disk_cleaner", "args": {"directory": "/srv/x", "older_than_days": 9}}' \
+    as orchestrator -plaintext -d '{"skill": "disk_cleaner", "args": {"directory": "/srv/x", "older_than_days": 9}}' \
     "$executor" skillyard.executor.v1.ExecutorService/RunSkill
 expect "arguments are checked" 'INVALID_ARGUMENTS' \
-    grpcurl -plaintext -d '{"skill": "log_summary", "args": {"top": 0}}' "$executor" skillyard.executor.v1.ExecutorService/RunSkill
+    as orchestrator -plaintext -d '{"skill": "log_summary", "args": {"top": 0}}' "$executor" skillyard.executor.v1.ExecutorService/RunSkill
 expect "a playbook is not run" 'NOT_RUNNABLE' \
-    grpcurl -plaintext -d '{"skill": "disk-full"}' "$executor" skillyard.executor.v1.ExecutorService/RunSkill
+    as orchestrator -plaintext -d '{"skill": "disk-full"}' "$executor" skillyard.executor.v1.ExecutorService/RunSkill
 expect "Python runs a skill" '::progress .*"lines":630' python3 docs/python/run_skill.py log_summary "$sample" reader
 expect "Python gets typed errors" 'unknown skill' python3 docs/python/run_skill.py nobody_has_this
 expect "certificates are read" '"state": "ok"' \
@@ -42,3 +46,10 @@ expect "certificates are read" '"state": "ok"' \
 expect "a terminal runs a skill" '"lines":630' executor-svc run log_summary --agent reader --args "$sample"
 # Built by the tests; asking cargo for this package alone would build its dependencies once more, with fewer features.
 expect "Rust runs a skill" '"lines":630' "${CARGO_TARGET_DIR:-target}/debug/examples/run_skill" log_summary "$sample"
+expect "an operator reloads" 'catalogVersion' as operator -plaintext "$registry" skillyard.registry.v1.CatalogService/Reload
+expect "an orchestrator does not" 'CALLER_NOT_ALLOWED' \
+    as orchestrator -plaintext "$registry" skillyard.registry.v1.CatalogService/Reload
+expect "without a token nothing is told" 'CALLER_UNKNOWN' \
+    grpcurl -plaintext "$registry" skillyard.registry.v1.CatalogService/ListSkills
+expect "without a token nothing is run" 'CALLER_UNKNOWN' \
+    env -u SKILLYARD_TOKEN_FILE executor-svc run log_summary --args "$sample"

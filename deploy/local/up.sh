@@ -4,7 +4,8 @@
 #   up.sh                  runs log_summary, then stays up until Ctrl-C
 #   up.sh --once           ends after the run, with its exit code
 #   up.sh -- COMMAND …     runs COMMAND instead, then ends with its exit code; it finds the services in
-#                          SKILLYARD_REGISTRY and SKILLYARD_EXECUTOR (http://HOST:PORT), and both programs on its PATH
+#                          SKILLYARD_REGISTRY and SKILLYARD_EXECUTOR (http://HOST:PORT), the orchestrator's token in the
+#                          file SKILLYARD_TOKEN_FILE, everybody's as NAME.token beside it, and both programs on its PATH
 #
 # The result of the run is all that goes to stdout. Variables:
 #   SKILLYARD_PROFILE           release (default) or dev
@@ -36,6 +37,7 @@ main() {
     case $here in *[:,]*) die 64 "the path $here holds ':' or ',', which separate directories of skills: move the checkout" ;; esac
     prepare_state
     build
+    make_tokens
     start_registry
     start_executor
 
@@ -105,6 +107,23 @@ build() {
 }
 
 executable() { sed -n "s|.*\"executable\":\"\([^\"]*/$1\)\".*|\1|p" | tail -n 1; }
+
+# A token for everybody in callers.yaml, new at each start: NAME.token is the secret, tokens has the hashes.
+make_tokens() {
+    local name
+    access=$state/access
+    mkdir -p -- "$access"
+    rm -f -- "$access"/*
+    for name in orchestrator alice bob executor operator; do
+        (umask 077 && "$registry_svc" token new "$name" --file "$access/tokens" >"$access/$name.token")
+    done
+    export SKILLYARD_REGISTRY_TOKENS_FILE=${SKILLYARD_REGISTRY_TOKENS_FILE:-$access/tokens}
+    export SKILLYARD_REGISTRY_CALLERS_FILE=${SKILLYARD_REGISTRY_CALLERS_FILE:-$here/callers.yaml}
+    export SKILLYARD_EXECUTOR_TOKENS_FILE=${SKILLYARD_EXECUTOR_TOKENS_FILE:-$access/tokens}
+    export SKILLYARD_EXECUTOR_CALLERS_FILE=${SKILLYARD_EXECUTOR_CALLERS_FILE:-$here/callers.yaml}
+    export SKILLYARD_EXECUTOR_REGISTRY_TOKEN_FILE=${SKILLYARD_EXECUTOR_REGISTRY_TOKEN_FILE:-$access/executor.token}
+    export SKILLYARD_TOKEN_FILE=${SKILLYARD_TOKEN_FILE:-$access/orchestrator.token}
+}
 
 start_registry() {
     local listen=${SKILLYARD_REGISTRY_LISTEN:-$(free_address 50051)}
@@ -202,10 +221,13 @@ run_sample() {
 stay_up() {
     local registry=${SKILLYARD_REGISTRY#http://} executor=${SKILLYARD_EXECUTOR#http://} name code=0
     say ""
-    say "Up. Logs: $state/registry.log and $state/executor.log. Try:"
-    say "  grpcurl -plaintext -d '{\"agent\": \"reader\"}' $registry skillyard.registry.v1.CatalogService/ListSkills"
-    say "  grpcurl -plaintext -d '{\"skill\": \"certificate_check\", \"args\": {\"paths\": [\"samples\"]}}' $executor skillyard.executor.v1.ExecutorService/RunSkill"
-    say "  grpcurl -plaintext $executor skillyard.executor.v1.ExecutorService/GetStatus"
+    say "Up. Logs: $state/registry.log and $state/executor.log. Try, in another terminal:"
+    say "  token() { printf 'authorization: Bearer %s' \"\$(cat $access/\$1.token)\"; }"
+    say "  grpcurl -plaintext -H \"\$(token orchestrator)\" -d '{\"agent\": \"reader\"}' $registry skillyard.registry.v1.CatalogService/ListSkills"
+    say "  grpcurl -plaintext -H \"\$(token orchestrator)\" -d '{\"skill\": \"certificate_check\", \"args\": {\"paths\": [\"samples\"]}}' $executor skillyard.executor.v1.ExecutorService/RunSkill"
+    say "  grpcurl -plaintext -H \"\$(token operator)\" $registry skillyard.registry.v1.CatalogService/Reload"
+    say "There are tokens for orchestrator, alice and bob (approvers), executor and operator; deploy/local/callers.yaml says"
+    say "what each may do."
     say "Ctrl-C ends both."
     wait -n "${pids[@]}" || code=$?
     for name in "${!pids[@]}"; do

@@ -9,6 +9,9 @@ ELSEWHERE = {"EXECUTOR_FULL", "DRAINING", "NOT_READY", "PACKAGE_NOT_MIRRORED"}
 LOST = {"UNAVAILABLE", "UNKNOWN", "CANCELLED", "INTERNAL", "RESOURCE_EXHAUSTED"}
 EXECUTORS = os.environ.get("SKILLYARD_EXECUTOR", "127.0.0.1:50052").split(",")
 
+TOKEN = os.environ.get("SKILLYARD_TOKEN_FILE")
+SHOW = [("authorization", "Bearer " + open(TOKEN).read().strip())] if TOKEN else []
+
 def connect(executor, limit=2.0):
     """A channel, or None where nobody answers: then nothing was sent."""
     channel = grpc.insecure_channel(executor.removeprefix("http://"))
@@ -49,7 +52,7 @@ def run(skill, arguments="{}", agent="", limit=120):
                                     Request.SerializeToString, Response.FromString)
         sent, result = True, []
         try:
-            for event in (response.event for response in call(request, timeout=left)):
+            for event in (response.event for response in call(request, timeout=left, metadata=SHOW)):
                 kind = event.WhichOneof("event")
                 if kind == "accepted":
                     if accepted not in (None, event.time):  # the executor forgot the run: this is another one

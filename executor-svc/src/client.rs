@@ -13,10 +13,11 @@ use std::time::Duration;
 use skillyard::pb::executor::v1::executor_service_client::ExecutorServiceClient;
 use skillyard::pb::executor::v1::run_event::Event;
 use skillyard::pb::executor::v1::{Accepted, CancelRunRequest, Finished, Outcome, RunEvent, RunSkillRequest};
+use skillyard::service::dial::Dialer;
 use skillyard::service::error::{DOMAIN, Reason};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::time::timeout;
-use tonic::transport::{Channel, Endpoint, Uri};
+use tonic::transport::Endpoint;
 use tonic::{Code, Status};
 use tonic_types::StatusExt as _;
 
@@ -61,7 +62,7 @@ const PAUSES: [Duration; 3] = [Duration::from_millis(200), Duration::from_millis
 /// What a cancelled run may still say after its end was told.
 const LAST_WORDS: Duration = Duration::from_secs(2);
 
-type Client = ExecutorServiceClient<Channel>;
+type Client = ExecutorServiceClient<Dialer>;
 
 /// Runs a skill and returns when the run has ended; see [`EXIT_CODES`].
 pub async fn run(args: RunArgs) -> ExitCode {
@@ -123,11 +124,10 @@ enum End {
 }
 
 impl Call {
-    async fn run(&mut self, executor: Uri) -> u8 {
-        let mut client = client(executor);
+    async fn run(&mut self, mut executor: Dialer) -> u8 {
         let mut pauses = PAUSES.into_iter();
         loop {
-            let cause = match self.follow(&mut client).await {
+            let cause = match self.follow(&executor).await {
                 End::Finished(finished) => return self.finish(&finished),
                 End::Refused(status) => return self.refused(&status),
                 End::Left => {
@@ -141,18 +141,18 @@ impl Call {
             }
             let (Some(accepted), Some(pause)) = (&self.accepted, pauses.next()) else { return self.no_answer(&cause) };
             // The same run_id on the same executor is the same run, on another it would be a second one.
-            match format!("http://{}", accepted.endpoint).parse::<Uri>() {
-                Ok(endpoint) if !accepted.endpoint.is_empty() => client = self::client(endpoint),
-                _ => return self.no_answer(&cause),
+            match executor.elsewhere(&accepted.endpoint) {
+                Ok(same) => executor = same,
+                Err(_) => return self.no_answer(&cause),
             }
             self.terminal.say(&format!("the connection broke ({cause}): asking for the run again"));
             tokio::time::sleep(pause).await;
         }
     }
 
-    async fn follow(&mut self, client: &mut Client) -> End {
+    async fn follow(&mut self, executor: &Dialer) -> End {
         let request = self.request.clone();
-        let mut caller = client.clone();
+        let mut caller = Client::new(executor.clone());
         let answer = tokio::select! {
             answer = timeout(SILENCE, caller.run_skill(request)) => answer,
             () = self.interrupts.next() => return End::Left,
@@ -180,7 +180,7 @@ impl Call {
                         return End::Left;
                     }
                     self.terminal.say("cancelling the run; once more to leave without waiting");
-                    self.cancelling = Some(Box::pin(self.cancel(client.clone())));
+                    self.cancelling = Some(Box::pin(self.cancel(executor.clone())));
                 }
                 result = wait(&mut self.cancelling) => {
                     self.cancelling = None;
@@ -194,18 +194,18 @@ impl Call {
     }
 
     /// What to do for the run's end, and the run as it ended.
-    fn cancel(&self, mut client: Client) -> impl Future<Output = Result<Option<Finished>, Status>> + use<> {
-        let endpoint = self.accepted.as_ref().map(|accepted| format!("http://{}", accepted.endpoint).parse::<Uri>());
+    fn cancel(&self, executor: Dialer) -> impl Future<Output = Result<Option<Finished>, Status>> + use<> {
+        let endpoint = self.accepted.as_ref().map(|accepted| executor.elsewhere(&accepted.endpoint));
         let reason = "interrupted by the caller".to_owned();
         let request = CancelRunRequest { run_id: self.request.run_id.clone(), reason };
         async move {
-            let mut answer = client.cancel_run(request.clone()).await;
+            let mut answer = Client::new(executor).cancel_run(request.clone()).await;
             // Behind a balancer, the one that was asked is not always the one that runs it.
-            if let (Err(status), Some(Ok(endpoint))) = (&answer, endpoint)
+            if let (Err(status), Some(Ok(executor))) = (&answer, endpoint)
                 && (reason_of(status).as_deref() == Some(Reason::UnknownRun.as_str())
                     || status.code() == Code::Unavailable)
             {
-                answer = self::client(endpoint).cancel_run(request).await;
+                answer = Client::new(executor).cancel_run(request).await;
             }
             Ok(answer?.into_inner().run.and_then(|run| run.finished))
         }
@@ -281,14 +281,13 @@ impl Call {
     }
 }
 
-fn client(executor: Uri) -> Client {
-    let channel = Endpoint::from(executor)
+/// How an executor is connected to.
+fn endpoint(endpoint: Endpoint) -> Endpoint {
+    endpoint
         .connect_timeout(CONNECT_TIMEOUT)
         .http2_keep_alive_interval(KEEPALIVE)
         .keep_alive_timeout(KEEPALIVE)
         .tcp_nodelay(true)
-        .connect_lazy();
-    Client::new(channel)
 }
 
 fn ended(status: Status) -> End {

@@ -8,9 +8,9 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand};
-use skillyard::service::serve::is_loopback;
+use skillyard::service::access::{Access, AccessOptions};
+use skillyard::service::dial::{DialFlag, DialOptions, Dialer};
 use skillyard::service::telemetry::{self, LogFormat};
-use tonic::transport::Uri;
 
 /// Most slots.
 const MAX_SLOTS: usize = 4096;
@@ -54,15 +54,30 @@ pub enum Command {
 /// The flags as they were written.
 #[derive(Args, Clone, Debug)]
 pub struct Flags {
-    /// Address to serve on; loopback only, because callers are not known yet
+    /// Address to serve on; a loopback address unless callers have identities
     #[arg(long, env = "SKILLYARD_EXECUTOR_LISTEN", default_value = "127.0.0.1:50052", value_name = "HOST:PORT")]
     pub listen: String,
     /// Where clients reach this executor, for Accepted.endpoint [default: the listen address]
     #[arg(long, env = "SKILLYARD_EXECUTOR_ADVERTISE", value_name = "HOST:PORT")]
     pub advertise: Option<String>,
+    /// Who may call.
+    #[command(flatten)]
+    pub access: AccessFlags,
     /// The registry to mirror
     #[arg(long, env = "SKILLYARD_REGISTRY", default_value = "http://127.0.0.1:50051", value_name = "URL")]
     pub registry: String,
+    /// A file with the token that this executor shows to the registry; followed when it changes
+    #[arg(long, env = "SKILLYARD_EXECUTOR_REGISTRY_TOKEN_FILE", value_name = "FILE")]
+    pub registry_token_file: Option<PathBuf>,
+    /// Who signs the registry's certificate, PEM; for an https:// registry
+    #[arg(long, env = "SKILLYARD_EXECUTOR_REGISTRY_CA", value_name = "FILE")]
+    pub registry_ca: Option<PathBuf>,
+    /// The certificate chain that this executor shows to the registry, PEM; followed when it is rotated
+    #[arg(long, env = "SKILLYARD_EXECUTOR_REGISTRY_CERT", value_name = "FILE")]
+    pub registry_cert: Option<PathBuf>,
+    /// Its key, PEM
+    #[arg(long, env = "SKILLYARD_EXECUTOR_REGISTRY_KEY", value_name = "FILE")]
+    pub registry_key: Option<PathBuf>,
     /// Name of this executor [default: the host's name]
     #[arg(long, env = "SKILLYARD_EXECUTOR_NAME")]
     pub name: Option<String>,
@@ -101,6 +116,29 @@ pub struct Flags {
     pub slot_program: PathBuf,
 }
 
+/// Who may call, as it was written.
+#[derive(Args, Clone, Debug)]
+pub struct AccessFlags {
+    /// Whose tokens are known: lines `IDENTITY sha256:HEX`; followed when it changes
+    #[arg(long, env = "SKILLYARD_EXECUTOR_TOKENS_FILE", value_name = "FILE")]
+    pub tokens_file: Option<PathBuf>,
+    /// What each caller may do (YAML or JSON); needed with --tokens-file and --client-ca, followed like them
+    #[arg(long, env = "SKILLYARD_EXECUTOR_CALLERS_FILE", value_name = "FILE")]
+    pub callers_file: Option<PathBuf>,
+    /// The certificate chain to serve TLS with, PEM; followed when it is rotated
+    #[arg(long, env = "SKILLYARD_EXECUTOR_TLS_CERT", value_name = "FILE")]
+    pub tls_cert: Option<PathBuf>,
+    /// Its key, PEM
+    #[arg(long, env = "SKILLYARD_EXECUTOR_TLS_KEY", value_name = "FILE")]
+    pub tls_key: Option<PathBuf>,
+    /// Who signs the certificates of clients, PEM: their URI and DNS names are looked up in the callers file
+    #[arg(long, env = "SKILLYARD_EXECUTOR_CLIENT_CA", value_name = "FILE")]
+    pub client_ca: Option<PathBuf>,
+    /// Serve whoever reaches the address, without identities
+    #[arg(long, env = "SKILLYARD_EXECUTOR_INSECURE", value_parser = clap::builder::FalseyValueParser::new())]
+    pub insecure: bool,
+}
+
 /// The configuration of an executor.
 #[derive(Clone, Debug)]
 pub struct Config {
@@ -108,8 +146,10 @@ pub struct Config {
     pub listen: SocketAddr,
     /// Where clients reach this executor; `None` for the address that was bound.
     pub advertise: Option<String>,
+    /// Who may call.
+    pub access: Access,
     /// The registry to mirror.
-    pub registry: Uri,
+    pub registry: Dialer,
     /// Name of this executor.
     pub name: String,
     /// Packages and the last catalog.
@@ -173,35 +213,34 @@ impl Flags {
         let mut fault = |flag, variable, what| faults.push(Fault { flag, variable, what });
 
         let listen = self.listen.parse::<SocketAddr>();
-        match &listen {
-            Ok(address) if is_loopback(address) => {}
-            Ok(address) => fault(
-                "--listen",
-                "SKILLYARD_EXECUTOR_LISTEN",
-                format!(
-                    "{address} is reached from other hosts, and callers cannot be told apart yet: write a loopback address, such as 127.0.0.1:50052"
-                ),
-            ),
-            Err(_) => fault(
+        if listen.is_err() {
+            fault(
                 "--listen",
                 "SKILLYARD_EXECUTOR_LISTEN",
                 format!("{:?} is not an address: write IP:PORT, such as 127.0.0.1:50052", self.listen),
-            ),
-        }
-        let registry = self
-            .registry
-            .parse::<Uri>()
-            .ok()
-            .filter(|uri| uri.scheme_str() == Some("http") && uri.authority().is_some());
-        if registry.is_none() {
-            fault(
-                "--registry",
-                "SKILLYARD_REGISTRY",
-                format!(
-                    "{:?} is not the URL of a registry: write http://HOST:PORT, such as http://127.0.0.1:50051",
-                    self.registry
-                ),
             );
+        }
+        let access = Access::check(&self.access.options(), listen.as_ref().ok());
+        for found in access.as_ref().err().into_iter().flatten() {
+            fault(found.flag, access_variable(found.flag), found.what.clone());
+        }
+        let given = |path: &Option<PathBuf>| path.clone().filter(|path| !path.as_os_str().is_empty());
+        let options = DialOptions {
+            token_file: given(&self.registry_token_file),
+            ca: given(&self.registry_ca),
+            cert: given(&self.registry_cert),
+            key: given(&self.registry_key),
+        };
+        let registry = Dialer::check(&self.registry, &options);
+        for found in registry.as_ref().err().into_iter().flatten() {
+            let (flag, variable) = match found.flag {
+                DialFlag::Url => ("--registry", "SKILLYARD_REGISTRY"),
+                DialFlag::TokenFile => ("--registry-token-file", "SKILLYARD_EXECUTOR_REGISTRY_TOKEN_FILE"),
+                DialFlag::Ca => ("--registry-ca", "SKILLYARD_EXECUTOR_REGISTRY_CA"),
+                DialFlag::Cert => ("--registry-cert", "SKILLYARD_EXECUTOR_REGISTRY_CERT"),
+                DialFlag::Key => ("--registry-key", "SKILLYARD_EXECUTOR_REGISTRY_KEY"),
+            };
+            fault(flag, variable, found.what.clone());
         }
         let mut duration = |text: &str, flag, variable, least| match humantime::parse_duration(text) {
             Ok(duration) if duration >= least => duration,
@@ -260,9 +299,10 @@ impl Flags {
                 format!("{} is relative: write an absolute path", state_dir.display()),
             );
         }
-        match (listen, registry) {
-            (Ok(listen), Some(registry)) if faults.is_empty() => Ok(Config {
+        match (listen, access, registry) {
+            (Ok(listen), Ok(access), Ok(registry)) if faults.is_empty() => Ok(Config {
                 listen,
+                access,
                 advertise: self.advertise.filter(|text| !text.is_empty()),
                 registry,
                 name: self.name.filter(|text| !text.is_empty()).unwrap_or_else(host_name),
@@ -283,6 +323,32 @@ impl Flags {
             }),
             _ => Err(Faults(faults)),
         }
+    }
+}
+
+impl AccessFlags {
+    /// An empty variable is one that is not set.
+    fn options(&self) -> AccessOptions {
+        let given = |path: &Option<PathBuf>| path.clone().filter(|path| !path.as_os_str().is_empty());
+        AccessOptions {
+            tokens_file: given(&self.tokens_file),
+            callers_file: given(&self.callers_file),
+            tls_cert: given(&self.tls_cert),
+            tls_key: given(&self.tls_key),
+            client_ca: given(&self.client_ca),
+            insecure: self.insecure,
+        }
+    }
+}
+
+fn access_variable(flag: &str) -> &'static str {
+    match flag {
+        "--tokens-file" => "SKILLYARD_EXECUTOR_TOKENS_FILE",
+        "--callers-file" => "SKILLYARD_EXECUTOR_CALLERS_FILE",
+        "--tls-cert" => "SKILLYARD_EXECUTOR_TLS_CERT",
+        "--tls-key" => "SKILLYARD_EXECUTOR_TLS_KEY",
+        "--client-ca" => "SKILLYARD_EXECUTOR_CLIENT_CA",
+        _ => "SKILLYARD_EXECUTOR_LISTEN",
     }
 }
 

@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use skillyard::pb::executor::v1 as pb;
 use skillyard::pb::executor::v1::executor_service_server::ExecutorService;
+use skillyard::service::caller::{Caller, Role};
 use skillyard::wire::duration_to_wire;
 use tonic::{Request, Response, Status};
 
@@ -40,8 +41,11 @@ impl ExecutorService for Executor {
     type RunSkillStream = RunStream;
 
     async fn run_skill(&self, request: Request<pb::RunSkillRequest>) -> Result<Response<RunStream>, Status> {
+        let caller = Caller::of(&request);
+        caller.allow(&[Role::Orchestrator])?;
+        caller.may_name(&request.get_ref().agent)?;
         let deadline = deadline(request.metadata())?;
-        let request = run_request(request.into_inner(), deadline)?;
+        let request = run_request(caller, request.into_inner(), deadline)?;
         let (run, reader) = self.runner.run(request).await?;
         Ok(Response::new(RunStream::new(&run, reader, &self.name, &self.endpoint)))
     }
@@ -50,6 +54,8 @@ impl ExecutorService for Executor {
         &self,
         request: Request<pb::CancelRunRequest>,
     ) -> Result<Response<pb::CancelRunResponse>, Status> {
+        let caller = Caller::of(&request);
+        caller.allow(&[Role::Orchestrator, Role::Operator])?;
         let request = request.into_inner();
         if request.reason.len() > MAX_REASON_BYTES {
             return Err(invalid(
@@ -58,7 +64,7 @@ impl ExecutorService for Executor {
             )
             .into());
         }
-        let run = self.runner.cancel(&request.run_id, request.reason).await?;
+        let run = self.runner.cancel(&caller, &request.run_id, request.reason).await?;
         Ok(Response::new(pb::CancelRunResponse { run: Some(run_to_wire(&run, &self.name)) }))
     }
 

@@ -86,7 +86,7 @@ pub async fn run(config: Config, listener: TcpListener, shutdown: impl Future<Ou
 
     let stop = CancellationToken::new();
     let following = tokio::spawn({
-        let (mirror, registry, stop) = (mirror.clone(), Registry::new(config.registry.clone()), stop.clone());
+        let (mirror, registry, stop) = (mirror.clone(), Registry::over(config.registry.clone()), stop.clone());
         async move { mirror.follow(registry, stop).await }
     });
     let readiness = tokio::spawn({
@@ -126,7 +126,7 @@ pub async fn run(config: Config, listener: TcpListener, shutdown: impl Future<Ou
             drained.notify_one();
         }
     };
-    let serving = serve::serve(listener, routes.routes(), drained.notified(), LAST_WORDS);
+    let serving = serve::serve(listener, routes.routes(), config.access, drained.notified(), LAST_WORDS);
     let ((), served) = tokio::join!(draining, serving);
     stop.cancel();
     expiring.abort();

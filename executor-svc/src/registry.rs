@@ -8,9 +8,10 @@ use std::time::Duration;
 use prost::Message as _;
 use skillyard::pb::registry::v1 as pb;
 use skillyard::pb::registry::v1::package_service_client::PackageServiceClient;
+use skillyard::service::dial::Dialer;
 use skillyard::service::error::Reason;
 use skillyard::{Agent, Digest, PackageFile, Skill, wire};
-use tonic::transport::{Channel, Endpoint, Uri};
+use tonic::transport::{Endpoint, Uri};
 use tonic::{Code, Status, Streaming};
 use tonic_types::StatusExt as _;
 
@@ -34,25 +35,34 @@ const MAX_STATE_BYTES: usize = 256 << 20;
 /// A registry, connected to when it is first asked and again whenever the connection was lost.
 #[derive(Clone, Debug)]
 pub struct Registry {
-    client: PackageServiceClient<Channel>,
+    client: PackageServiceClient<Dialer>,
     silence: Duration,
 }
 
+/// How a registry is connected to.
+fn endpoint(endpoint: Endpoint) -> Endpoint {
+    endpoint
+        .connect_timeout(CONNECT_TIMEOUT)
+        .http2_keep_alive_interval(KEEPALIVE_INTERVAL)
+        .keep_alive_timeout(KEEPALIVE_TIMEOUT)
+        .keep_alive_while_idle(true)
+        .initial_stream_window_size(STREAM_WINDOW)
+        .initial_connection_window_size(CONNECTION_WINDOW)
+        .tcp_nodelay(true)
+}
+
 impl Registry {
-    /// The registry at an `http://host:port`. Must be called within a runtime; does not connect yet.
+    /// The registry at an `http://host:port`, which is shown no identity. Does not connect yet.
     #[must_use]
-    pub fn new(endpoint: Uri) -> Self {
-        let channel = Endpoint::from(endpoint)
-            .connect_timeout(CONNECT_TIMEOUT)
-            .http2_keep_alive_interval(KEEPALIVE_INTERVAL)
-            .keep_alive_timeout(KEEPALIVE_TIMEOUT)
-            .keep_alive_while_idle(true)
-            .initial_stream_window_size(STREAM_WINDOW)
-            .initial_connection_window_size(CONNECTION_WINDOW)
-            .tcp_nodelay(true)
-            .connect_lazy();
-        let client = PackageServiceClient::new(channel).max_decoding_message_size(MAX_MESSAGE_BYTES);
-        Self { client, silence: SILENCE }
+    pub fn new(uri: Uri) -> Self {
+        Self::over(Dialer::plain(uri))
+    }
+
+    /// A registry, and what is shown to it. Does not connect yet.
+    #[must_use]
+    pub fn over(dialer: Dialer) -> Self {
+        let client = PackageServiceClient::new(dialer.configured(endpoint));
+        Self { client: client.max_decoding_message_size(MAX_MESSAGE_BYTES), silence: SILENCE }
     }
 
     /// Takes a stream for dead after this time without a message, instead of 45 s.

@@ -10,10 +10,13 @@ use skillyard::pb::executor::v1::executor_service_client::ExecutorServiceClient;
 use skillyard::pb::executor::v1::run_event::Event;
 use skillyard::pb::executor::v1::run_skill_request::Arguments;
 use skillyard::pb::executor::v1::{Outcome, RunSkillRequest};
+use skillyard::service::dial::{DialOptions, Dialer};
 use tonic_types::StatusExt as _;
 
 async fn run(executor: String, skill: String, arguments: String) -> Result<String, Box<dyn Error>> {
-    let mut client = ExecutorServiceClient::connect(executor).await?;
+    let options = DialOptions { token_file: env::var_os("SKILLYARD_TOKEN_FILE").map(Into::into), ..Default::default() };
+    let dialer = Dialer::check(&executor, &options).map_err(|faults| format!("{faults:?}"))?;
+    let mut client = ExecutorServiceClient::new(dialer);
     let request =
         RunSkillRequest { skill, arguments: Some(Arguments::ArgsJson(arguments)), ..RunSkillRequest::default() };
     let mut events = match client.run_skill(request).await {

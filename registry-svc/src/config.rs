@@ -6,11 +6,12 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::Parser;
-use skillyard::service::serve::is_loopback;
+use clap::{Parser, Subcommand};
+use skillyard::service::access::{Access, AccessOptions};
 use skillyard::service::telemetry::{self, LogFormat};
 
 use crate::source::{self, Layout, Tier};
+use crate::token::TokenCommand;
 
 const DEFAULT_LISTEN: &str = "127.0.0.1:50051";
 const DEFAULT_TIER: &str = "free";
@@ -23,8 +24,10 @@ const RESCAN: std::ops::RangeInclusive<Duration> = Duration::from_secs(1)..=Dura
 /// A configuration that can be served.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// Where to listen; a loopback address.
+    /// Where to listen.
     pub listen: SocketAddr,
+    /// Who may call.
+    pub access: Access,
     /// Where skills and agents are.
     pub layout: Layout,
     /// On whose behalf a call without an agent is answered.
@@ -37,9 +40,12 @@ pub struct Config {
 ///
 /// Without a subcommand it serves.
 #[derive(Clone, Debug, Default, Parser)]
-#[command(name = "registry-svc", version, args_override_self = true)]
+#[command(name = "registry-svc", version, args_override_self = true, args_conflicts_with_subcommands = true)]
 pub struct Raw {
-    /// Address to listen on; a loopback address [default: 127.0.0.1:50051]
+    /// What else it does.
+    #[command(subcommand)]
+    pub command: Option<Command>,
+    /// Address to listen on; without identities a loopback address [default: 127.0.0.1:50051]
     #[arg(long, env = "SKILLYARD_REGISTRY_LISTEN", value_name = "IP:PORT")]
     listen: Option<OsString>,
     /// Roots of subprocess skills (skill.json), absolute, separated by ':' or ','
@@ -66,6 +72,24 @@ pub struct Raw {
     /// Between two looks at all files, 1s to 24h; most changes are seen at once [default: 30s]
     #[arg(long, env = "SKILLYARD_RESCAN_INTERVAL", value_name = "TIME")]
     rescan_interval: Option<OsString>,
+    /// Whose tokens are known: lines `IDENTITY sha256:HEX`; followed when it changes
+    #[arg(long, env = "SKILLYARD_REGISTRY_TOKENS_FILE", value_name = "FILE")]
+    tokens_file: Option<OsString>,
+    /// What each caller may do (YAML or JSON); needed with --tokens-file and --client-ca, followed like them
+    #[arg(long, env = "SKILLYARD_REGISTRY_CALLERS_FILE", value_name = "FILE")]
+    callers_file: Option<OsString>,
+    /// The certificate chain to serve TLS with, PEM; followed when it is rotated
+    #[arg(long, env = "SKILLYARD_REGISTRY_TLS_CERT", value_name = "FILE")]
+    tls_cert: Option<OsString>,
+    /// Its key, PEM
+    #[arg(long, env = "SKILLYARD_REGISTRY_TLS_KEY", value_name = "FILE")]
+    tls_key: Option<OsString>,
+    /// Who signs the certificates of clients, PEM: their URI and DNS names are looked up in the callers file
+    #[arg(long, env = "SKILLYARD_REGISTRY_CLIENT_CA", value_name = "FILE")]
+    client_ca: Option<OsString>,
+    /// Serve whoever reaches the address, without identities
+    #[arg(long, env = "SKILLYARD_REGISTRY_INSECURE", value_parser = clap::builder::FalseyValueParser::new())]
+    insecure: bool,
     /// What is logged: error, warn, info, debug, trace, or target=level between commas [default: info]
     #[arg(long, env = "SKILLYARD_LOG", value_name = "FILTER")]
     log: Option<OsString>,
@@ -75,6 +99,14 @@ pub struct Raw {
     /// Where the default of --cloud-dir lies.
     #[arg(skip = std::env::var_os("HOME"))]
     home: Option<OsString>,
+}
+
+/// What the binary does but serve.
+#[derive(Clone, Debug, Subcommand)]
+pub enum Command {
+    /// Makes and hashes bearer tokens
+    #[command(subcommand)]
+    Token(TokenCommand),
 }
 
 /// One thing that is wrong with a configuration.
@@ -109,6 +141,7 @@ impl Config {
     pub fn check(raw: &Raw) -> Result<Self, Vec<Fault>> {
         let mut checker = Checker::default();
         let listen = checker.listen(raw);
+        let access = checker.access(raw, listen.as_ref());
         let external_dirs = checker.directories(EXTERNAL_DIRS.of(&raw.external_dirs), source::split_dirs);
         let skill_roots = checker.directories(SKILL_ROOTS.of(&raw.skill_roots), source::split_roots);
         let workspace = checker.directory(WORKSPACE.of(&raw.workspace));
@@ -118,11 +151,11 @@ impl Config {
         let rescan_interval = checker.rescan_interval(raw);
         checker.log_filter(raw);
         checker.log_format(raw);
-        match (listen, tier, rescan_interval) {
-            (Some(listen), Some(tier), Some(rescan_interval)) if checker.faults.is_empty() => {
+        match (listen, tier, rescan_interval, access) {
+            (Some(listen), Some(tier), Some(rescan_interval), Some(access)) if checker.faults.is_empty() => {
                 let cloud_dir = cloud_dir(raw);
                 let layout = Layout { external_dirs, skill_roots, cloud_dir, workspace, tier, agents_dir };
-                Ok(Self { listen, layout, default_agent, rescan_interval })
+                Ok(Self { listen, access, layout, default_agent, rescan_interval })
             }
             _ => Err(checker.faults),
         }
@@ -148,6 +181,11 @@ const TIER: Name = Name("--tier", "SKILLYARD_TIER");
 const AGENTS_DIR: Name = Name("--agents-dir", "SKILLYARD_AGENTS_DIR");
 const DEFAULT_AGENT: Name = Name("--default-agent", "SKILLYARD_DEFAULT_AGENT");
 const RESCAN_INTERVAL: Name = Name("--rescan-interval", "SKILLYARD_RESCAN_INTERVAL");
+const TOKENS_FILE: Name = Name("--tokens-file", "SKILLYARD_REGISTRY_TOKENS_FILE");
+const CALLERS_FILE: Name = Name("--callers-file", "SKILLYARD_REGISTRY_CALLERS_FILE");
+const TLS_CERT: Name = Name("--tls-cert", "SKILLYARD_REGISTRY_TLS_CERT");
+const TLS_KEY: Name = Name("--tls-key", "SKILLYARD_REGISTRY_TLS_KEY");
+const CLIENT_CA: Name = Name("--client-ca", "SKILLYARD_REGISTRY_CLIENT_CA");
 const LOG: Name = Name("--log", "SKILLYARD_LOG");
 const LOG_FORMAT: Name = Name("--log-format", "SKILLYARD_LOG_FORMAT");
 
@@ -179,18 +217,39 @@ struct Checker {
 impl Checker {
     fn listen(&mut self, raw: &Raw) -> Option<SocketAddr> {
         let given = LISTEN.or(&raw.listen, DEFAULT_LISTEN);
-        let address = match self.text(given)?.parse() {
-            Ok(address) => address,
-            Err(_) => return self.fault(given, "write an IP address and a port, as in 127.0.0.1:50051 or [::1]:50051"),
-        };
-        match is_loopback(&address) {
-            true => Some(address),
-            false => self.fault(
-                given,
-                "it is not a loopback address, and callers from other hosts cannot be told apart; \
-                 write 127.0.0.1:PORT or [::1]:PORT",
-            ),
+        match self.text(given)?.parse() {
+            Ok(address) => Some(address),
+            Err(_) => self.fault(given, "write an IP address and a port, as in 127.0.0.1:50051 or [::1]:50051"),
         }
+    }
+
+    /// Who may call: the files that say so are read here, and followed from now on.
+    fn access(&mut self, raw: &Raw, listen: Option<&SocketAddr>) -> Option<Access> {
+        let path = |name: Name, value| name.of(value).map(|given| PathBuf::from(given.value));
+        let options = AccessOptions {
+            tokens_file: path(TOKENS_FILE, &raw.tokens_file),
+            callers_file: path(CALLERS_FILE, &raw.callers_file),
+            tls_cert: path(TLS_CERT, &raw.tls_cert),
+            tls_key: path(TLS_KEY, &raw.tls_key),
+            client_ca: path(CLIENT_CA, &raw.client_ca),
+            insecure: raw.insecure,
+        };
+        let faults = match Access::check(&options, listen) {
+            Ok(access) => return Some(access),
+            Err(faults) => faults,
+        };
+        for fault in faults {
+            let (name, value) = match fault.flag {
+                "--tokens-file" => (TOKENS_FILE, &raw.tokens_file),
+                "--callers-file" => (CALLERS_FILE, &raw.callers_file),
+                "--tls-cert" => (TLS_CERT, &raw.tls_cert),
+                "--tls-key" => (TLS_KEY, &raw.tls_key),
+                "--client-ca" => (CLIENT_CA, &raw.client_ca),
+                _ => (LISTEN, &raw.listen),
+            };
+            self.fault::<()>(name.or(value, ""), fault.what);
+        }
+        None
     }
 
     fn tier(&mut self, raw: &Raw) -> Option<Tier> {

@@ -6,6 +6,7 @@ pub mod catalog;
 pub mod config;
 pub mod grpc;
 pub mod source;
+pub mod token;
 
 use std::future::Future;
 use std::io;
@@ -63,7 +64,7 @@ pub async fn run(config: Config, listener: TcpListener, shutdown: impl Future<Ou
         // With it the watches end, so that executors turn to another registry at once.
         loader.abort();
     };
-    serve::serve(listener, routes.routes(), until, GRACE).await?;
+    serve::serve(listener, routes.routes(), config.access, until, GRACE).await?;
     failed.map_or(Ok(()), |error| Err(error.into()))
 }
 

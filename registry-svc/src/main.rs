@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use clap::Parser as _;
-use registry_svc::config::{Config, Raw};
+use registry_svc::config::{Command, Config, Raw};
 use skillyard::service::shell;
 
 fn main() -> ExitCode {
@@ -14,6 +14,9 @@ fn main() -> ExitCode {
             return error.print().map_or(ExitCode::FAILURE, |()| ExitCode::from(code));
         }
     };
+    if let Some(Command::Token(command)) = &raw.command {
+        return command.run().map_or_else(|error| shell::failure(&error), |()| ExitCode::SUCCESS);
+    }
     let config = match Config::check(&raw) {
         Ok(config) => config,
         Err(faults) => return shell::bad_configuration(raw.log_format(), &faults),

@@ -15,16 +15,16 @@ use skillyard::pb::registry::v1::catalog_service_client::CatalogServiceClient;
 use skillyard::pb::registry::v1::fetch_package_response::Part;
 use skillyard::pb::registry::v1::package_service_client::PackageServiceClient;
 use skillyard::pb::skill::v1 as skill_pb;
+use skillyard::service::dial::Dialer;
 use skillyard::{Digest, PackageFile};
 use tokio::time::timeout;
-use tonic::transport::Channel;
 use tonic::{Code, Status, Streaming};
 use tonic_health::pb::HealthCheckRequest;
 use tonic_health::pb::health_client::HealthClient;
 use tonic_types::StatusExt as _;
 use world::{PATIENCE, Registry, World, eventually};
 
-fn catalog(registry: &Registry) -> CatalogServiceClient<Channel> {
+fn catalog(registry: &Registry) -> CatalogServiceClient<Dialer> {
     CatalogServiceClient::new(registry.channel.clone())
 }
 

@@ -3,6 +3,7 @@
 
 #![expect(clippy::unwrap_used, clippy::expect_used, reason = "a harness fails by panicking, with the cause")]
 
+pub mod access;
 pub mod binaries;
 pub mod pack;
 pub mod process;

@@ -8,7 +8,8 @@ use skillyard::pb::executor::v1::executor_service_client::ExecutorServiceClient;
 use skillyard::pb::executor::v1::run_event::Event;
 use skillyard::pb::executor::v1::run_skill_request::Arguments;
 use skillyard::pb::executor::v1::{Accepted, Finished, Log, Outcome, Progress, RunEvent, RunSkillRequest};
-use tonic::transport::Channel;
+use tonic::body::Body;
+use tonic::client::GrpcService;
 use tonic::{Code, Request, Status, Streaming};
 use tonic_types::StatusExt as _;
 
@@ -110,7 +111,11 @@ impl Live {
     ///
     /// # Errors
     /// The executor's refusal.
-    pub async fn open(mut client: ExecutorServiceClient<Channel>, call: impl Into<Call>) -> Result<Self, Status> {
+    pub async fn open<C>(mut client: ExecutorServiceClient<C>, call: impl Into<Call>) -> Result<Self, Status>
+    where
+        C: GrpcService<Body, ResponseBody = Body>,
+        C::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+    {
         let call = call.into();
         let mut request = Request::new(call.request);
         if let Some(deadline) = call.deadline {

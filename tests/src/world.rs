@@ -20,6 +20,7 @@ use tonic_health::pb::HealthCheckRequest;
 use tonic_health::pb::health_check_response::ServingStatus;
 use tonic_health::pb::health_client::HealthClient;
 
+use crate::access::{Door, Identities, Show};
 use crate::pack::{AgentFile, Playbook, Skill};
 use crate::process::{self, Process, Server, Start};
 use crate::run::{Call, Live, Refused, RunSeen};
@@ -29,6 +30,8 @@ use crate::{binaries, eventually};
 #[derive(Debug)]
 pub struct World {
     directory: TempDir,
+    /// Who there is. The registry of every world knows them, the executor where a test wants it.
+    pub identities: Identities,
     /// Kept for a second start.
     registry_start: Start,
     executor_start: Start,
@@ -41,6 +44,7 @@ pub struct World {
 #[derive(Debug)]
 pub struct Builder {
     directory: TempDir,
+    identities: Identities,
     registry: Start,
     executor: Start,
 }
@@ -77,7 +81,14 @@ impl World {
         for start in [&mut registry, &mut executor] {
             start.environment.insert("PATH".into(), "/usr/local/bin:/usr/bin:/bin".into());
         }
-        Builder { directory, registry, executor }
+        let identities = Identities::new(&directory.path().join("access"));
+        for (flag, path) in [("--tokens-file", identities.tokens_file()), ("--callers-file", identities.callers_file())]
+        {
+            registry.arguments.extend([flag.into(), path.into_os_string()]);
+        }
+        let token = identities.token_file("executor").into_os_string();
+        executor.arguments.extend(["--registry-token-file".into(), token]);
+        Builder { directory, identities, registry, executor }
     }
 
     /// A world with these skills.
@@ -96,19 +107,31 @@ impl World {
         skill.write(&self.path("external"));
     }
 
-    /// The registry's catalog.
-    pub fn catalog(&mut self) -> CatalogServiceClient<Channel> {
-        CatalogServiceClient::new(self.channel(self.registry_address()))
+    /// The registry's catalog, as an operator sees it.
+    pub fn catalog(&mut self) -> CatalogServiceClient<Door> {
+        CatalogServiceClient::new(self.registry_as("operator"))
     }
 
-    /// The registry's agents.
-    pub fn agents(&mut self) -> AgentServiceClient<Channel> {
-        AgentServiceClient::new(self.channel(self.registry_address()))
+    /// The registry's agents, likewise.
+    pub fn agents(&mut self) -> AgentServiceClient<Door> {
+        AgentServiceClient::new(self.registry_as("operator"))
     }
 
-    /// The registry's packages.
-    pub fn packages(&mut self) -> PackageServiceClient<Channel> {
-        PackageServiceClient::new(self.channel(self.registry_address()))
+    /// The registry's packages, likewise.
+    pub fn packages(&mut self) -> PackageServiceClient<Door> {
+        PackageServiceClient::new(self.registry_as("operator"))
+    }
+
+    /// A way to the registry that shows somebody's token.
+    pub fn registry_as(&mut self, name: &str) -> Door {
+        let show = Show::token(self.identities.token(name));
+        Door::new(self.channel(self.registry_address()), show)
+    }
+
+    /// A way to the executor that shows somebody's token.
+    pub fn executor_as(&mut self, name: &str) -> ExecutorServiceClient<Door> {
+        let show = Show::token(self.identities.token(name));
+        ExecutorServiceClient::new(Door::new(self.channel(self.executor_address()), show))
     }
 
     /// The executor, on the channel that all its clients share.
@@ -229,7 +252,9 @@ impl World {
     pub async fn settle(&mut self) -> String {
         let version = self.catalog().reload(ReloadRequest {}).await.expect("Reload").into_inner().catalog_version;
         eventually("the executor has the registry's catalog", async || {
-            let status = self.status().await;
+            // An executor without identities takes no notice of the token.
+            let status =
+                self.executor_as("operator").get_status(GetStatusRequest {}).await.expect("GetStatus").into_inner();
             status.catalog_version == version && status.missing.is_empty()
         })
         .await;
@@ -348,6 +373,13 @@ impl Builder {
         self
     }
 
+    /// Has the executor, too, serve known callers alone.
+    #[must_use]
+    pub fn known_callers(self) -> Self {
+        let (tokens, callers) = (self.identities.tokens_file(), self.identities.callers_file());
+        self.flag("--tokens-file", tokens.display()).flag("--callers-file", callers.display())
+    }
+
     /// Sets a flag of the executor.
     #[must_use]
     pub fn flag(mut self, flag: &str, value: impl ToString) -> Self {
@@ -451,6 +483,7 @@ impl Builder {
         self.executor.arguments.extend(listen);
         let mut world = World {
             directory: self.directory,
+            identities: self.identities,
             registry_start: self.registry,
             executor_start: self.executor,
             registry: None,

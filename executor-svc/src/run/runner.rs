@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use skillyard::Digest;
 use skillyard::arguments::{Arguments, RawArguments};
+use skillyard::service::caller::{Caller, Role};
 use skillyard::service::error::{Reason, Refusal};
 use skillyard::skill::Subprocess;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -32,6 +33,8 @@ const CHECKS: usize = 4;
 /// A call to run a skill.
 #[derive(Debug)]
 pub struct RunRequest {
+    /// Who called.
+    pub caller: Caller,
     /// The skill's name.
     pub skill: String,
     /// The arguments as they came.
@@ -147,6 +150,7 @@ impl Runner {
             skill: skill.name.clone(),
             digest: skill.digest,
             agent: request.agent.clone(),
+            caller: request.caller.identity().to_owned(),
             args_sha256: arguments.sha256(),
             labels: std::mem::take(&mut request.labels),
         });
@@ -165,7 +169,7 @@ impl Runner {
             deadline: request.deadline,
             pool: inner.pool.clone(),
         };
-        let span = info_span!("run", run_id = %run.id, skill = %run.skill, agent = %run.agent);
+        let span = info_span!("run", run_id = %run.id, skill = %run.skill, agent = %run.agent, caller = %run.caller);
         self.spawn(job, span);
         Ok((run, reader))
     }
@@ -173,8 +177,9 @@ impl Runner {
     /// Ends a run, and answers when it has ended.
     ///
     /// # Errors
-    /// UNKNOWN_RUN, or what a run was refused with that had been accepted and was not started.
-    pub async fn cancel(&self, id: &str, why: String) -> Result<Arc<Run>, Refusal> {
+    /// UNKNOWN_RUN; CALLER_NOT_ALLOWED where another caller started it; or what a run was refused with that had been
+    /// accepted and was not started.
+    pub async fn cancel(&self, caller: &Caller, id: &str, why: String) -> Result<Arc<Run>, Refusal> {
         let run = id.parse().ok().and_then(|id| self.inner.table.get(&id)).ok_or_else(|| {
             let message = format!(
                 "unknown run {id:?}: it was not started on this executor, or it ended more than {:?} ago",
@@ -182,7 +187,12 @@ impl Runner {
             );
             Refusal::new(Reason::UnknownRun, message)
         })?;
+        if caller.identity() != run.caller && caller.allow(&[Role::Operator]).is_err() {
+            let message = format!("run {} was started by another caller: it, or an operator, can cancel it", run.id);
+            return Err(Refusal::new(Reason::CallerNotAllowed, message).with("caller", caller.identity()));
+        }
         if run.end().is_none() {
+            info!(run_id = %run.id, caller = caller.identity(), "cancel asked for");
             run.stop(Cause::CancelRequested(why));
             run.events.ended().await;
         }
@@ -300,11 +310,13 @@ fn limit(subprocess: &Subprocess, asked: Option<Duration>, most: Duration) -> Du
     asked.map_or(own, |asked| asked.min(own))
 }
 
-/// All that makes two calls the same call; what only bounds the wait for it, as the deadline, does not.
+/// All that makes two calls the same call, the caller included; what only bounds the wait for it, as the deadline, does not.
 fn fingerprint(request: &RunRequest, arguments: &Arguments) -> Digest {
     let mut labels: Vec<_> = request.labels.iter().collect();
     labels.sort();
-    let parts = (&request.skill, &request.agent, arguments.sha256(), request.timeout, request.expected_digest, labels);
+    let caller = request.caller.identity();
+    let parts =
+        (caller, &request.skill, &request.agent, arguments.sha256(), request.timeout, request.expected_digest, labels);
     Digest::of(format!("{parts:?}").as_bytes())
 }
 

@@ -36,6 +36,8 @@ pub struct Run {
     pub digest: Digest,
     /// On whose behalf; empty for no agent.
     pub agent: String,
+    /// Whose call it was; empty for an anonymous one.
+    pub caller: String,
     /// Of the argument bytes.
     pub args_sha256: Digest,
     /// As the request gave them.
@@ -67,6 +69,8 @@ pub struct NewRun {
     pub digest: Digest,
     /// See [`Run::agent`].
     pub agent: String,
+    /// See [`Run::caller`].
+    pub caller: String,
     /// See [`Run::args_sha256`].
     pub args_sha256: Digest,
     /// See [`Run::labels`].
@@ -91,6 +95,7 @@ impl Run {
             skill: new.skill,
             digest: new.digest,
             agent: new.agent,
+            caller: new.caller,
             args_sha256: new.args_sha256,
             labels: new.labels,
             accepted_at: SystemTime::now(),
@@ -184,7 +189,8 @@ impl RunTable {
         match known {
             None => Ok(None),
             Some(known) if known != *request => {
-                let message = format!("run_id {id} belongs to another request: choose a new id for a new run");
+                let message =
+                    format!("run_id {id} belongs to another request or caller: choose a new id for a new run");
                 Err(Refusal::new(Reason::RunIdReused, message).with("run_id", id.as_str()))
             }
             Some(_) => match inner.runs.get(id) {
@@ -291,6 +297,7 @@ mod tests {
             skill: "x".parse().unwrap(),
             digest: Digest::of(b"x"),
             agent: String::new(),
+            caller: String::new(),
             args_sha256: Digest::of(b"{}"),
             labels: HashMap::new(),
         })

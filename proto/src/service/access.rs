@@ -1,186 +1,282 @@
-//! The access log: a span around every call, and a line when it has ended, with its method, agent, code and duration.
-//! Never what was asked or answered. Where nobody listens, a call passes through as it is.
+//! Who may get at a service at all: the files that say so, and the layer around every call that finds out who called and
+//! tells the service. What a caller may do once it is known, each service asks [`Caller`].
 
-use std::borrow::Cow;
-use std::future::Future;
+use std::convert::Infallible;
+use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::pin::Pin;
-use std::task::{Context, Poll, ready};
-use std::time::Instant;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::{fmt, future};
 
-use http::{HeaderMap, Request, Response};
-use http_body::{Frame, SizeHint};
+use http::{Request, Response, header};
+use tonic::Status;
 use tonic::body::Body;
-use tonic::{Code, Status};
-use tower::{Layer, Service};
-use tracing::field::Empty;
-use tracing::{Instrument as _, Span, debug, debug_span, info, info_span};
 
-/// Calls of operators: they are rare and change what is served, so their lines are INFO. All others are DEBUG.
-const OPERATIONS: [&str; 1] = ["/skillyard.registry.v1.CatalogService/Reload"];
+use super::caller::{Caller, unknown};
+use super::callers::Callers;
+use super::error::Refusal;
+use super::rotated::{Content, FileError, Rotated};
+use super::serve::is_loopback;
+use super::tls::{Peer, Tls, TlsFiles};
+use super::token::{Token, Tokens};
 
-/// Notes on whose behalf the current call is made.
-pub fn on_behalf_of(agent: &str) {
-    if !agent.is_empty() {
-        Span::current().record("agent", agent);
-    }
+/// What anybody may call: probes and tools know no token. They tell nothing that is not in the public API.
+const OPEN: [&str; 3] =
+    ["grpc.health.v1.Health", "grpc.reflection.v1.ServerReflection", "grpc.reflection.v1alpha.ServerReflection"];
+
+/// The files and the flag that say who may call. A path is `None` where the flag was not given.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct AccessOptions {
+    /// `--tokens-file`.
+    pub tokens_file: Option<PathBuf>,
+    /// `--callers-file`.
+    pub callers_file: Option<PathBuf>,
+    /// `--tls-cert`.
+    pub tls_cert: Option<PathBuf>,
+    /// `--tls-key`.
+    pub tls_key: Option<PathBuf>,
+    /// `--client-ca`.
+    pub client_ca: Option<PathBuf>,
+    /// `--insecure`.
+    pub insecure: bool,
 }
 
-/// Puts the log around a service.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct AccessLog;
-
-impl<S> Layer<S> for AccessLog {
-    type Service = Logged<S>;
-
-    fn layer(&self, inner: S) -> Logged<S> {
-        Logged { inner }
-    }
+/// What is wrong with one of the flags.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AccessFault {
+    /// The flag, as in `--tokens-file`.
+    pub flag: &'static str,
+    /// What is wrong with it, and what to do.
+    pub what: String,
 }
 
-/// A service whose calls are logged.
+/// Who may call.
 #[derive(Clone, Debug)]
-pub(super) struct Logged<S> {
-    inner: S,
+pub struct Access {
+    identities: Option<Arc<Identities>>,
+    tls: Option<Arc<Tls>>,
 }
 
-impl<S, B> Service<Request<B>> for Logged<S>
+#[derive(Debug)]
+struct Identities {
+    tokens: Option<Rotated<Tokens>>,
+    callers: Rotated<Callers>,
+}
+
+impl Access {
+    /// Whoever reaches the listener, without an identity.
+    #[must_use]
+    pub fn open() -> Self {
+        Self { identities: None, tls: None }
+    }
+
+    /// Reads the files; from now on they are followed.
+    ///
+    /// # Errors
+    /// Every fault: files that cannot be used, flags that do not go together, and an address that others reach where
+    /// nobody could tell who calls.
+    pub fn check(options: &AccessOptions, listen: Option<&SocketAddr>) -> Result<Self, Vec<AccessFault>> {
+        let mut faults = Vec::new();
+        let tokens = options.tokens_file.as_ref().and_then(|path| {
+            keep(&mut faults, "--tokens-file", Rotated::open("tokens file", vec![path.clone()], one(Tokens::of_file)))
+        });
+        let callers = options.callers_file.as_ref().and_then(|path| {
+            keep(
+                &mut faults,
+                "--callers-file",
+                Rotated::open("callers file", vec![path.clone()], one(Callers::of_file)),
+            )
+        });
+        let with_identities = options.tokens_file.is_some() || options.client_ca.is_some();
+        let mut fault = |flag, what: &str| faults.push(AccessFault { flag, what: what.to_owned() });
+        match (with_identities, &options.callers_file) {
+            (true, None) => fault(
+                "--callers-file",
+                "identities without roles can do nothing: give the file that says what each caller may do",
+            ),
+            (false, Some(_)) => fault(
+                "--callers-file",
+                "nobody could show to be one of these callers: give --tokens-file, --client-ca or both too",
+            ),
+            _ => {}
+        }
+        let tls = match (&options.tls_cert, &options.tls_key) {
+            (Some(cert), Some(key)) => {
+                let files = TlsFiles { cert: cert.clone(), key: key.clone(), client_ca: options.client_ca.clone() };
+                keep(&mut faults, "--tls-cert", Tls::open(files))
+            }
+            (Some(_), None) => {
+                fault("--tls-key", "a certificate is served with its key: give the file of the key too");
+                None
+            }
+            (None, Some(_)) => {
+                fault("--tls-cert", "a key is served with its certificate: give the file of the chain too");
+                None
+            }
+            (None, None) => {
+                if options.client_ca.is_some() {
+                    fault("--client-ca", "client certificates come with TLS: give --tls-cert and --tls-key too");
+                }
+                None
+            }
+        };
+        if let Some(address) = listen.filter(|address| !is_loopback(address))
+            && !with_identities
+            && !options.insecure
+        {
+            faults.push(AccessFault {
+                flag: "--listen",
+                what: format!(
+                    "{address} is reached from other hosts, and nobody could tell who calls: give --tokens-file or \
+                     --client-ca with --callers-file, or a loopback address such as 127.0.0.1:{}; --insecure serves \
+                     everybody who reaches it",
+                    address.port()
+                ),
+            });
+        }
+        if !faults.is_empty() {
+            return Err(faults);
+        }
+        let identities = callers.map(|callers| Arc::new(Identities { tokens, callers }));
+        Ok(Self { identities, tls: tls.map(Arc::new) })
+    }
+
+    /// How connections are encrypted, if they are.
+    pub(crate) fn tls(&self) -> Option<Arc<Tls>> {
+        self.tls.clone()
+    }
+
+    /// Says in the log who may call, where that is worth a look.
+    pub fn log(&self, address: &SocketAddr) {
+        let known = self.identities.is_some();
+        match (known, self.tls.is_some(), is_loopback(address)) {
+            (true, false, false) => tracing::warn!(
+                %address, "tokens are read by whoever sees the traffic: give --tls-cert and --tls-key, or encrypt around it"
+            ),
+            (false, _, false) => tracing::warn!(
+                %address, "whoever reaches this address can read everything and run safe skills (--insecure)"
+            ),
+            (false, _, true) => tracing::info!(
+                "callers have no identity: whatever runs on this host can read and run safe skills; --tokens-file changes that"
+            ),
+            (true, ..) => {}
+        }
+    }
+
+    /// Who calls.
+    fn caller<B>(&self, request: &Request<B>) -> Result<Caller, Refusal> {
+        let Some(identities) = &self.identities else { return Ok(Caller::anonymous()) };
+        identities.of(
+            request.headers().get(header::AUTHORIZATION),
+            request.extensions().get::<Option<Peer>>().and_then(Option::as_ref),
+        )
+    }
+}
+
+impl Identities {
+    /// A token counts before a certificate: a proxy has a certificate, and who speaks through it a token. A token that is
+    /// not known is never passed over for the certificate.
+    fn of(&self, authorization: Option<&http::HeaderValue>, peer: Option<&Peer>) -> Result<Caller, Refusal> {
+        let callers = self.callers.current();
+        if let Some(value) = authorization {
+            let tokens = self.tokens.as_ref().ok_or_else(|| unknown("this service takes no tokens"))?.current();
+            let token = bearer(value).ok_or_else(|| unknown("the authorization is no bearer token of this service"))?;
+            let identity = tokens.identity(&token).ok_or_else(|| unknown("the token is not known here (any more)"))?;
+            let known = callers.get(identity);
+            let known = known.ok_or_else(|| unknown("the callers file does not name the identity of the token"))?;
+            return Ok(Caller::known(known.clone()));
+        }
+        match peer {
+            Some(peer) if peer.has_expired() => Err(unknown("the client certificate has expired")),
+            Some(peer) => {
+                callers.by_certificate(peer.names()).map(|known| Caller::known(known.clone())).ok_or_else(|| {
+                    let names = peer.names().join(", ");
+                    unknown(&format!("the callers file gives no one identity to the certificate's names ({names})"))
+                })
+            }
+            None => Err(unknown("this service serves known callers, and the call showed no identity")),
+        }
+    }
+}
+
+/// The scheme's name is compared without regard to case, as HTTP has it.
+fn bearer(value: &http::HeaderValue) -> Option<Token> {
+    let (scheme, token) = value.to_str().ok()?.split_once(' ')?;
+    if scheme.eq_ignore_ascii_case("bearer") { Token::parse(token).ok() } else { None }
+}
+
+fn one<T>(load: fn(&Content) -> Result<T, FileError>) -> impl Fn(&[Content]) -> Result<T, FileError> {
+    move |contents| load(&contents[0])
+}
+
+fn keep<T>(faults: &mut Vec<AccessFault>, flag: &'static str, opened: Result<T, FileError>) -> Option<T> {
+    opened.map_err(|error| faults.push(AccessFault { flag, what: error.to_string() })).ok()
+}
+
+/// Puts [`Access`] around services.
+#[derive(Clone, Debug)]
+pub struct IdentifyLayer(Access);
+
+impl IdentifyLayer {
+    /// Of this access.
+    #[must_use]
+    pub fn new(access: Access) -> Self {
+        Self(access)
+    }
+}
+
+impl<S> tower::Layer<S> for IdentifyLayer {
+    type Service = Identify<S>;
+
+    fn layer(&self, inner: S) -> Identify<S> {
+        Identify { inner, access: self.0.clone() }
+    }
+}
+
+/// Gives each call its [`Caller`], and answers those of unknown ones itself.
+#[derive(Clone)]
+pub struct Identify<S> {
+    inner: S,
+    access: Access,
+}
+
+impl<S> fmt::Debug for Identify<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Identify").field("access", &self.access).finish_non_exhaustive()
+    }
+}
+
+impl<S, B> tower::Service<Request<B>> for Identify<S>
 where
-    S: Service<Request<B>, Response = Response<Body>>,
-    S::Future: Send + Unpin + 'static,
+    S: tower::Service<Request<B>, Response = Response<Body>, Error = Infallible>,
+    S::Future: Send + 'static,
 {
     type Response = Response<Body>;
-    type Error = S::Error;
-    type Future = Answer<S::Future, S::Error>;
+    type Error = Infallible;
+    type Future = Pin<Box<dyn Future<Output = Result<Response<Body>, Infallible>> + Send>>;
 
-    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
+    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
         self.inner.poll_ready(context)
     }
 
-    fn call(&mut self, request: Request<B>) -> Self::Future {
-        let Some(mut call) = Call::begin(request.uri().path()) else {
-            return Answer::Plain(self.inner.call(request));
-        };
-        let span = call.span.clone();
-        let answer = span.in_scope(|| self.inner.call(request));
-        let logged = async move {
-            let response = answer.await?;
-            call.note(response.headers());
-            Ok(response.map(|body| Body::new(LoggedBody { body, call })))
-        };
-        Answer::Logged(Box::pin(logged.instrument(span)))
-    }
-}
-
-/// The answer to come.
-pub(super) enum Answer<F, E> {
-    Plain(F),
-    Logged(Pin<Box<dyn Future<Output = Result<Response<Body>, E>> + Send>>),
-}
-
-impl<F, E> Future for Answer<F, E>
-where
-    F: Future<Output = Result<Response<Body>, E>> + Unpin,
-{
-    type Output = F::Output;
-
-    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<F::Output> {
-        match self.get_mut() {
-            Self::Plain(answer) => Pin::new(answer).poll(context),
-            Self::Logged(answer) => answer.as_mut().poll(context),
+    fn call(&mut self, mut request: Request<B>) -> Self::Future {
+        // What a client could have put there would be no identity.
+        request.extensions_mut().remove::<Caller>();
+        match self.access.caller(&request) {
+            Ok(caller) => {
+                request.extensions_mut().insert(caller);
+            }
+            Err(_) if is_open(request.uri().path()) => {}
+            Err(refusal) => {
+                tracing::info!(method = request.uri().path(), reason = refusal.reason().as_str(), "call refused");
+                return Box::pin(future::ready(Ok(Status::from(refusal).into_http())));
+            }
         }
+        Box::pin(self.inner.call(request))
     }
 }
 
-/// A body at whose end is how the call ended.
-struct LoggedBody {
-    body: Body,
-    call: Call,
-}
-
-impl http_body::Body for LoggedBody {
-    type Data = <Body as http_body::Body>::Data;
-    type Error = Status;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Self::Data>, Status>>> {
-        let frame = ready!(Pin::new(&mut self.body).poll_frame(context));
-        match &frame {
-            Some(Ok(frame)) => frame.trailers_ref().into_iter().for_each(|trailers| self.call.note(trailers)),
-            Some(Err(status)) => self.call.code = Some(status.code()),
-            None => {}
-        }
-        Poll::Ready(frame)
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
-    }
-}
-
-/// One call; its line is written when it is dropped, however it ended.
-struct Call {
-    span: Span,
-    began: Instant,
-    operation: bool,
-    /// None as long as nothing was said of it, and for ever where the caller leaves before.
-    code: Option<Code>,
-}
-
-impl Call {
-    /// None where nobody listens.
-    fn begin(method: &str) -> Option<Self> {
-        let operation = OPERATIONS.contains(&method);
-        let span = match operation {
-            true => info_span!("call", method, agent = Empty),
-            false => debug_span!("call", method, agent = Empty),
-        };
-        (!span.is_disabled()).then(|| Self { span, began: Instant::now(), operation, code: None })
-    }
-
-    /// Headers or trailers, of which one has the status.
-    fn note(&mut self, headers: &HeaderMap) {
-        self.code = headers.get("grpc-status").map(|code| Code::from_bytes(code.as_bytes())).or(self.code);
-    }
-}
-
-impl Drop for Call {
-    fn drop(&mut self) {
-        let (code, took) = (name(self.code.unwrap_or(Code::Cancelled)), self.began.elapsed());
-        match self.operation {
-            true => info!(parent: &self.span, code = %code, ?took, "answered"),
-            false => debug!(parent: &self.span, code = %code, ?took, "answered"),
-        }
-    }
-}
-
-/// A code as the specification of gRPC writes it: `NOT_FOUND`.
-fn name(code: Code) -> Cow<'static, str> {
-    if code == Code::Ok {
-        return "OK".into();
-    }
-    let mut name = String::new();
-    for letter in format!("{code:?}").chars() {
-        if letter.is_ascii_uppercase() && !name.is_empty() {
-            name.push('_');
-        }
-        name.push(letter.to_ascii_uppercase());
-    }
-    name.into()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn names_of_codes() {
-        let names = [Code::Ok, Code::Cancelled, Code::DeadlineExceeded, Code::NotFound].map(name);
-        assert_eq!(names, ["OK", "CANCELLED", "DEADLINE_EXCEEDED", "NOT_FOUND"]);
-    }
+fn is_open(path: &str) -> bool {
+    path.strip_prefix('/').and_then(|path| path.split_once('/')).is_some_and(|(service, _)| OPEN.contains(&service))
 }

@@ -15,7 +15,9 @@ use tonic::service::{Routes, RoutesBuilder};
 use tonic::transport::Server;
 use tonic_health::server::HealthReporter;
 
-use super::access::AccessLog;
+use super::access::{Access, IdentifyLayer};
+use super::access_log::AccessLog;
+use super::tls::Connections;
 use crate::pb;
 
 /// A client that answers no ping for `KEEPALIVE` + `KEEPALIVE_TIMEOUT` is gone.
@@ -58,26 +60,32 @@ pub fn routes(services: &[&str]) -> Result<(RoutesBuilder, HealthReporter), toni
     Ok((builder, reporter))
 }
 
-/// Serves until `shutdown`, and then for at most `grace` more: connections that are idle or stuck do not hold it up.
+/// Serves those who have access until `shutdown`, and then for at most `grace` more: connections that are idle or stuck do not hold it up.
 ///
 /// # Errors
 /// A transport that cannot serve.
 pub async fn serve(
     listener: TcpListener,
     routes: Routes,
+    access: Access,
     shutdown: impl Future<Output = ()>,
     grace: Duration,
 ) -> Result<(), tonic::transport::Error> {
     let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
+    if let Ok(address) = listener.local_addr() {
+        access.log(&address);
+    }
+    let connections = Connections::new(Incoming::new(listener), access.tls());
     let server = Server::builder()
+        .layer(AccessLog)
+        .layer(IdentifyLayer::new(access))
         .http2_keepalive_interval(Some(KEEPALIVE))
         .http2_keepalive_timeout(Some(KEEPALIVE_TIMEOUT))
         .max_concurrent_streams(MAX_STREAMS)
         .http2_max_pending_accept_reset_streams(Some(MAX_RESETS))
         .http2_max_local_error_reset_streams(Some(MAX_RESETS))
-        .layer(AccessLog)
         .add_routes(routes)
-        .serve_with_incoming_shutdown(Incoming::new(listener), async move {
+        .serve_with_incoming_shutdown(connections, async move {
             // A sender that is gone means the same as one that spoke.
             let _ = stopped.await;
         });

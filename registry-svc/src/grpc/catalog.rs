@@ -5,14 +5,15 @@ use std::path::PathBuf;
 
 use skillyard::pb::registry::v1 as pb;
 use skillyard::pb::skill::v1::{SkillClass, SkillKind, SkillSource};
-use skillyard::service::access;
+use skillyard::service::access_log;
+use skillyard::service::caller::{Caller, Role};
 use skillyard::service::error::{Reason, Refusal};
 use skillyard::skill::Kind;
 use skillyard::{Class, wire};
 use tonic::{Request, Response, Status};
 
 use super::page::Page;
-use super::{unavailable, unknown_agent};
+use super::{READERS, unavailable, unknown_agent};
 use crate::catalog::Catalogs;
 use crate::catalog::report::{Key, Reported, RootReport};
 use crate::source::{Diagnostic, FoundSkill, RootKind, RootState, Severity};
@@ -36,8 +37,11 @@ impl pb::catalog_service_server::CatalogService for Service {
         &self,
         request: Request<pb::ListSkillsRequest>,
     ) -> Result<Response<pb::ListSkillsResponse>, Status> {
+        let caller = Caller::of(&request);
+        caller.allow(&READERS)?;
         let request = request.into_inner();
-        access::on_behalf_of(&request.agent);
+        access_log::on_behalf_of(&request.agent);
+        caller.may_name(&request.agent)?;
         let filter = Filter::of(&request)?;
         let (kind, class) = (request.kind.to_string(), request.class.to_string());
         let filters = ["ListSkills", &request.agent, &kind, &class, &request.category];
@@ -59,8 +63,11 @@ impl pb::catalog_service_server::CatalogService for Service {
     }
 
     async fn get_skill(&self, request: Request<pb::GetSkillRequest>) -> Result<Response<pb::GetSkillResponse>, Status> {
+        let caller = Caller::of(&request);
+        caller.allow(&READERS)?;
         let pb::GetSkillRequest { name, agent } = request.into_inner();
-        access::on_behalf_of(&agent);
+        access_log::on_behalf_of(&agent);
+        caller.may_name(&agent)?;
         let catalog = self.catalogs.current().map_err(unavailable)?;
         let view = catalog.view(&agent, self.default_agent.as_deref()).map_err(unknown_agent)?;
         let found = catalog.skill(view, &name).ok_or_else(|| Refusal::unknown_skill(&name))?;
@@ -74,6 +81,7 @@ impl pb::catalog_service_server::CatalogService for Service {
         &self,
         request: Request<pb::GetLoadReportRequest>,
     ) -> Result<Response<pb::GetLoadReportResponse>, Status> {
+        Caller::of(&request).allow(&[Role::Operator])?;
         let pb::GetLoadReportRequest { problems_only, page_size, page_token } = request.into_inner();
         let page = Page::of(&["GetLoadReport", &problems_only.to_string()], page_size, &page_token)?;
         let after = page.after().map(key_from_position);
@@ -98,7 +106,10 @@ impl pb::catalog_service_server::CatalogService for Service {
         }))
     }
 
-    async fn reload(&self, _: Request<pb::ReloadRequest>) -> Result<Response<pb::ReloadResponse>, Status> {
+    async fn reload(&self, request: Request<pb::ReloadRequest>) -> Result<Response<pb::ReloadResponse>, Status> {
+        let caller = Caller::of(&request);
+        let identity = caller.require(&[Role::Operator])?;
+        tracing::info!(caller = identity, "reload asked for");
         let reloaded = self.catalogs.reload().await.map_err(unavailable)?;
         let (registered, skipped) = reloaded.catalog.report().counts();
         let difference = reloaded.difference;

@@ -8,6 +8,7 @@ mod page;
 use skillyard::pb::registry::v1::agent_service_server::AgentServiceServer;
 use skillyard::pb::registry::v1::catalog_service_server::CatalogServiceServer;
 use skillyard::pb::registry::v1::package_service_server::PackageServiceServer;
+use skillyard::service::caller::Role;
 use skillyard::service::error::{Reason, Refusal};
 use tonic::server::NamedService;
 use tonic::service::RoutesBuilder;
@@ -22,6 +23,9 @@ pub const SERVICES: [&str; 3] = [
     <AgentServiceServer<agent::Service> as NamedService>::NAME,
     <PackageServiceServer<package::Service> as NamedService>::NAME,
 ];
+
+/// Who may look at skills and agents: each for the agents that it may name.
+const READERS: [Role; 4] = Role::ALL;
 
 /// Adds the services, which all answer from these catalogs.
 pub fn add(routes: &mut RoutesBuilder, catalogs: &Catalogs, default_agent: Option<String>) {

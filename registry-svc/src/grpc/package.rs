@@ -7,6 +7,7 @@ use std::time::Duration;
 use skillyard::pb::registry::v1 as pb;
 use skillyard::pb::registry::v1::fetch_package_response::Part as PbPart;
 use skillyard::pb::skill::v1::Skill as SkillMessage;
+use skillyard::service::caller::{Caller, Role};
 use skillyard::service::error::{Reason, Refusal};
 use skillyard::skill::Kind;
 use skillyard::{Digest, Skill, View, wire};
@@ -30,6 +31,9 @@ const STATE_BYTES: usize = 1 << 20;
 const READERS: usize = 64;
 /// Messages that wait for a slow client: the next is made when one of them is taken.
 const AHEAD: usize = 2;
+
+/// Who may have everything that is there, whatever the agent.
+const MIRRORS: [Role; 2] = [Role::Executor, Role::Operator];
 
 type Sender<T> = mpsc::Sender<Result<T, Status>>;
 type Messages<T> = ReceiverStream<Result<T, Status>>;
@@ -56,6 +60,7 @@ impl pb::package_service_server::PackageService for Service {
         &self,
         request: Request<pb::WatchCatalogRequest>,
     ) -> Result<Response<Self::WatchCatalogStream>, Status> {
+        Caller::of(&request).allow(&MIRRORS)?;
         let (sender, receiver) = mpsc::channel(AHEAD);
         let catalogs = self.catalogs.subscribe();
         let known = request.into_inner().catalog_version;
@@ -74,6 +79,7 @@ impl pb::package_service_server::PackageService for Service {
         &self,
         request: Request<pb::FetchPackageRequest>,
     ) -> Result<Response<Self::FetchPackageStream>, Status> {
+        Caller::of(&request).allow(&MIRRORS)?;
         let digest = request.into_inner().digest;
         let parsed: Digest = digest.parse().map_err(|error| {
             let message = format!("{error}");

@@ -11,8 +11,9 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
+use skillyard::service::dial::{DialOptions, Dialer};
+use skillyard::service::token::Token;
 use tempfile::TempDir;
-use tonic::transport::Channel;
 
 /// Nothing here takes this long on a machine that works.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
@@ -26,7 +27,8 @@ pub(crate) struct World {
 pub(crate) struct Registry {
     child: Child,
     pub(crate) port: u16,
-    pub(crate) channel: Channel,
+    /// Shows an operator's token.
+    pub(crate) channel: Dialer,
     lines: Arc<Lines>,
 }
 
@@ -92,12 +94,18 @@ impl World {
         command.args(["--listen", "127.0.0.1:0", "--log-format", "json", "--rescan-interval", "1h"]);
         command.arg("--external-dirs").arg(self.path("ext")).arg("--skill-roots").arg(self.path("playbooks"));
         command.arg("--agents-dir").arg(self.path("agents")).args(more);
-        Registry::start(command).await
+        let token = Token::random().unwrap();
+        self.write("access/tokens", token.line("operator").unwrap());
+        self.write("access/token", token.expose());
+        self.write("access/callers.yaml", "callers: {operator: {roles: [operator]}}");
+        command.arg("--tokens-file").arg(self.path("access/tokens"));
+        command.arg("--callers-file").arg(self.path("access/callers.yaml"));
+        Registry::start(command, &self.path("access/token")).await
     }
 }
 
 impl Registry {
-    async fn start(mut command: Command) -> Self {
+    async fn start(mut command: Command, token: &Path) -> Self {
         let mut child = command.spawn().unwrap();
         let lines = Arc::new(Lines::default());
         let (stderr, sink) = (child.stderr.take().unwrap(), Arc::clone(&lines));
@@ -111,7 +119,8 @@ impl Registry {
             lines.wait_for(|line| serde_json::from_str::<Value>(line).is_ok_and(|v| v["message"] == "listening"));
         let listening: Value = serde_json::from_str(&listening).unwrap();
         let port = listening["address"].as_str().unwrap().rsplit_once(':').unwrap().1.parse().unwrap();
-        let channel = Channel::from_shared(format!("http://127.0.0.1:{port}")).unwrap().connect().await.unwrap();
+        let options = DialOptions { token_file: Some(token.to_owned()), ..DialOptions::default() };
+        let channel = Dialer::check(&format!("http://127.0.0.1:{port}"), &options).unwrap();
         let registry = Self { child, port, channel, lines };
         registry.until_serving().await;
         registry
