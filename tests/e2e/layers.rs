@@ -16,6 +16,8 @@ const REGISTRY: &[Rule] = &[
     Rule { module: "source", never: &["catalog", "grpc", "config", "tonic", "prost", "pb", "wire"] },
     // Values to a snapshot: no wire.
     Rule { module: "catalog", never: &["grpc", "config", "tonic", "prost", "pb", "wire"] },
+    // The database: values alone.
+    Rule { module: "store", never: &["source", "catalog", "grpc", "config", "tonic", "prost", "pb", "wire"] },
     Rule { module: "config", never: &["catalog", "grpc", "tonic", "prost", "pb", "wire"] },
 ];
 
