@@ -7,10 +7,11 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use clap::Parser;
+use clap::{Parser, Subcommand};
 use skillyard::service::serve::is_loopback;
 use skillyard::service::telemetry::{self, LogFormat};
 
+use crate::client::ApprovalsArgs;
 use crate::source::{self, Layout, Tier};
 use crate::store::Database;
 use crate::store::approval::Signers;
@@ -44,8 +45,11 @@ pub struct Config {
 ///
 /// Without a subcommand it serves.
 #[derive(Clone, Debug, Default, Parser)]
-#[command(name = "registry-svc", version, args_override_self = true)]
+#[command(name = "registry-svc", version, args_override_self = true, args_conflicts_with_subcommands = true)]
 pub struct Raw {
+    /// What else it does.
+    #[command(subcommand)]
+    pub command: Option<Command>,
     /// Address to listen on; a loopback address [default: 127.0.0.1:50051]
     #[arg(long, env = "SKILLYARD_REGISTRY_LISTEN", value_name = "IP:PORT")]
     listen: Option<OsString>,
@@ -95,6 +99,13 @@ pub struct Raw {
     /// Where the default of --cloud-dir lies.
     #[arg(skip = std::env::var_os("HOME"))]
     home: Option<OsString>,
+}
+
+/// What the binary does but serve.
+#[derive(Clone, Debug, Subcommand)]
+pub enum Command {
+    /// Lists, shows and signs approvals
+    Approvals(ApprovalsArgs),
 }
 
 /// One thing that is wrong with a configuration.

@@ -3,6 +3,7 @@
 //! One way through: roots, discovery, values, catalog, an agent's view, gRPC. Nothing flows back.
 
 pub mod catalog;
+pub mod client;
 pub mod config;
 pub mod grpc;
 pub mod source;

@@ -1,9 +1,10 @@
-//! The shell: logs, configuration, listener, run, exit code.
+//! The shell: logs, configuration, listener, run, exit code; or a client of a registry.
 
 use std::process::ExitCode;
 
 use clap::Parser as _;
-use registry_svc::config::{Config, Raw};
+use registry_svc::client;
+use registry_svc::config::{Command, Config, Raw};
 use skillyard::service::serve::stop_signal;
 use tokio::net::TcpListener;
 
@@ -15,6 +16,10 @@ fn main() -> ExitCode {
             return error.print().map_or(ExitCode::FAILURE, |()| ExitCode::from(code));
         }
     };
+    if let Some(Command::Approvals(args)) = raw.command {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        return runtime.map_or(ExitCode::FAILURE, |runtime| runtime.block_on(client::run(args)).into());
+    }
     raw.start_logging();
     let config = match Config::check(&raw) {
         Ok(config) => config,

@@ -39,12 +39,13 @@ pub(crate) enum Engine {
 
 /// Skills of every class, agents of every mode, and a database.
 pub(crate) struct Bed {
-    world: World,
+    pub(crate) world: World,
     pub(crate) url: String,
 }
 
 /// A registry on it.
 pub(crate) struct Service {
+    pub(crate) endpoint: String,
     store: Store,
     channel: Channel,
     tasks: Vec<JoinHandle<()>>,
@@ -106,8 +107,8 @@ impl Bed {
         let tasks =
             vec![tokio::spawn(loader), tokio::spawn(keeper.run()), tokio::spawn(async move { server.await.unwrap() })];
         catalogs.subscribe().wait_for(Option::is_some).await.unwrap();
-        let channel = Endpoint::from_shared(endpoint).unwrap().connect().await.unwrap();
-        Service { store, channel, tasks }
+        let channel = Endpoint::from_shared(endpoint.clone()).unwrap().connect().await.unwrap();
+        Service { endpoint, store, channel, tasks }
     }
 
     pub(crate) fn path(&self, relative: &str) -> PathBuf {
@@ -189,7 +190,9 @@ impl Drop for Service {
 /// What a listener does with a token, without one.
 fn identify(mut request: Request<()>) -> Result<Request<()>, Status> {
     let text = |name| request.metadata().get(name).map(|value| value.to_str().unwrap().to_owned());
-    if let (Some(identity), Some(roles)) = (text("test-who"), text("test-roles")) {
+    let token = text("authorization").map(|value| value.strip_prefix("Bearer ").unwrap().to_owned());
+    let of_token = token.and_then(|token| token.split_once('/').map(|(who, role)| (who.to_owned(), role.to_owned())));
+    if let Some((identity, roles)) = of_token.or_else(|| text("test-who").zip(text("test-roles"))) {
         let roles = roles.split(' ').map(|role| role.parse().unwrap()).collect();
         let agents = match identity.as_str() {
             "bound" => Agents::Only(["read-only".to_owned()].into()),

@@ -3,6 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "what is not as it should be fails the test")]
 
 mod bed;
+mod cli;
 mod life;
 mod misuse;
 mod postgres;
