@@ -35,6 +35,7 @@ struct Inner {
     /// The number of the last change that is known of; none until the tables are there.
     clock: watch::Receiver<Option<i64>>,
     changed: Arc<Notify>,
+    is_local: bool,
     _lock: Option<File>,
 }
 
@@ -54,7 +55,7 @@ pub async fn start(database: &Database) -> Result<(Store, Keeper), StoreError> {
     let opened = database::open(database)?;
     let (publish, clock) = watch::channel(None);
     let changed = Arc::new(Notify::new());
-    let inner = Inner { pool: opened.pool, clock, changed, _lock: opened.lock };
+    let inner = Inner { pool: opened.pool, clock, changed, is_local: opened.is_local, _lock: opened.lock };
     let store = Store { inner: Arc::new(inner) };
     if opened.is_local {
         store.ready(&publish).await?;
@@ -117,7 +118,11 @@ impl Keeper {
     async fn look(&self) -> Result<(), StoreError> {
         self.store.expire().await?;
         let clock = self.store.clock().await?;
-        self.publish.send_if_modified(|known| known.replace(clock) != Some(clock));
+        if self.publish.send_if_modified(|known| known.replace(clock) != Some(clock)) && self.store.inner.is_local {
+            // SQLite keeps old pages in its log until then, and with them arguments that were cleared. Where somebody
+            // reads just now, the next change does it.
+            sqlx::query("PRAGMA wal_checkpoint(TRUNCATE)").fetch_optional(&self.store.inner.pool).await?;
+        }
         Ok(())
     }
 }

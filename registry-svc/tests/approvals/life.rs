@@ -175,3 +175,20 @@ async fn one_that_expires_is_forgotten_and_told(#[case] engine: Engine) {
     let used = service.consume("e1", using(&approved, "r")).await;
     assert_eq!(refused(used), refusal(Code::FailedPrecondition, "APPROVAL_INVALID"));
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_was_cleared_is_in_no_file() {
+    let bed = Bed::new(Engine::Sqlite).await.unwrap();
+    let service = bed.serve().await;
+    let asked = service.ask(mutating()).await.unwrap();
+    let holds_secret = || {
+        let files = std::fs::read_dir(bed.path("")).unwrap().map(|entry| entry.unwrap());
+        let files: Vec<_> =
+            files.filter(|file| file.file_name().to_string_lossy().starts_with("approvals.db")).collect();
+        assert!(!files.is_empty());
+        files.iter().any(|file| std::fs::read(file.path()).unwrap().windows(7).any(|part| part == b"hunter2"))
+    };
+    assert!(holds_secret());
+    service.sign("ann", &asked.id, true).await.unwrap();
+    eventually(async || (!holds_secret()).then_some(())).await;
+}
