@@ -9,7 +9,7 @@
 #
 # The result of the run is all that goes to stdout. Variables:
 #   SKILLYARD_PROFILE           release (default) or dev
-#   SKILLYARD_STATE             where logs and packages are kept; without it a temporary directory, removed at the end
+#   SKILLYARD_STATE             where logs, packages and approvals are kept; without it a temporary directory, removed at the end
 #   SKILLYARD_REGISTRY_LISTEN   127.0.0.1:50051, or a free port where that is taken
 #   SKILLYARD_EXECUTOR_LISTEN   127.0.0.1:50052, likewise
 # Every other variable of the two services is passed on. Skills and playbooks of your own (ONGRID_SKILLS_EXTERNAL_DIRS,
@@ -130,6 +130,7 @@ start_registry() {
     export ONGRID_SKILLS_EXTERNAL_DIRS="$here/skills${ONGRID_SKILLS_EXTERNAL_DIRS:+:$ONGRID_SKILLS_EXTERNAL_DIRS}"
     export OMICOS_SKILL_ROOTS="$here/playbooks${OMICOS_SKILL_ROOTS:+:$OMICOS_SKILL_ROOTS}"
     export SKILLYARD_AGENTS_DIR=${SKILLYARD_AGENTS_DIR:-$here/agents}
+    export SKILLYARD_REGISTRY_STATE=${SKILLYARD_REGISTRY_STATE:-$state/registry}
     SKILLYARD_REGISTRY_LISTEN=$listen start registry "$registry_svc" listening
     export SKILLYARD_REGISTRY=http://$address
     step "the registry listens on $address"

@@ -1,16 +1,20 @@
 //! What the registry is told: flags and environment variables, checked once, every fault at once. Nothing else reads the
 //! environment.
 
+use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::{Parser, Subcommand};
 use skillyard::service::access::{Access, AccessOptions};
 use skillyard::service::telemetry::{self, LogFormat};
 
+use crate::client::ApprovalsArgs;
 use crate::source::{self, Layout, Tier};
+use crate::store::Database;
+use crate::store::approval::Signers;
 use crate::token::TokenCommand;
 
 const DEFAULT_LISTEN: &str = "127.0.0.1:50051";
@@ -34,6 +38,10 @@ pub struct Config {
     pub default_agent: Option<String>,
     /// Between two looks at files that nothing was heard of.
     pub rescan_interval: Duration,
+    /// Where approvals are kept.
+    pub database: Database,
+    /// Who may sign them.
+    pub signers: Signers,
 }
 
 /// Finds the skills of LLM agents, decides who may see and run which, and tells everyone else.
@@ -90,6 +98,19 @@ pub struct Raw {
     /// Serve whoever reaches the address, without identities
     #[arg(long, env = "SKILLYARD_REGISTRY_INSECURE", value_parser = clap::builder::FalseyValueParser::new())]
     insecure: bool,
+    /// Where the database is kept; locked [default: /var/lib/skillyard/registry if writable, else
+    /// /var/tmp/skillyard-UID/registry]
+    #[arg(long, env = "SKILLYARD_REGISTRY_STATE", value_name = "DIR")]
+    state_dir: Option<OsString>,
+    /// postgres://USER:PASSWORD@HOST/DATABASE, for several registries [default: SQLite in the state directory]
+    #[arg(long, env = "SKILLYARD_DATABASE_URL", value_name = "URL", hide_env_values = true)]
+    database_url: Option<OsString>,
+    /// The approvers who may sign for mutating skills, separated by ',' [default: all of them]
+    #[arg(long, env = "SKILLYARD_SIGNERS_MUTATING", value_name = "NAMES")]
+    signers_mutating: Option<OsString>,
+    /// The approvers who may sign for dangerous skills, separated by ',' [default: all of them]
+    #[arg(long, env = "SKILLYARD_SIGNERS_DANGEROUS", value_name = "NAMES")]
+    signers_dangerous: Option<OsString>,
     /// What is logged: error, warn, info, debug, trace, or target=level between commas [default: info]
     #[arg(long, env = "SKILLYARD_LOG", value_name = "FILTER")]
     log: Option<OsString>,
@@ -107,6 +128,8 @@ pub enum Command {
     /// Makes and hashes bearer tokens
     #[command(subcommand)]
     Token(TokenCommand),
+    /// Lists, shows and signs approvals
+    Approvals(ApprovalsArgs),
 }
 
 /// One thing that is wrong with a configuration.
@@ -149,13 +172,19 @@ impl Config {
         let agents_dir = checker.directory(AGENTS_DIR.of(&raw.agents_dir));
         let default_agent = checker.default_agent(raw);
         let rescan_interval = checker.rescan_interval(raw);
+        let database = checker.database(raw);
+        let mutating = checker.signers(SIGNERS_MUTATING.of(&raw.signers_mutating));
+        let dangerous = checker.signers(SIGNERS_DANGEROUS.of(&raw.signers_dangerous));
         checker.log_filter(raw);
         checker.log_format(raw);
-        match (listen, tier, rescan_interval, access) {
-            (Some(listen), Some(tier), Some(rescan_interval), Some(access)) if checker.faults.is_empty() => {
+        match (listen, tier, rescan_interval, access, database) {
+            (Some(listen), Some(tier), Some(rescan_interval), Some(access), Some(database))
+                if checker.faults.is_empty() =>
+            {
                 let cloud_dir = cloud_dir(raw);
                 let layout = Layout { external_dirs, skill_roots, cloud_dir, workspace, tier, agents_dir };
-                Ok(Self { listen, access, layout, default_agent, rescan_interval })
+                let signers = Signers { mutating, dangerous };
+                Ok(Self { listen, access, layout, default_agent, rescan_interval, database, signers })
             }
             _ => Err(checker.faults),
         }
@@ -167,6 +196,18 @@ fn cloud_dir(raw: &Raw) -> Option<PathBuf> {
     let given = raw.cloud_dir.as_ref().filter(|value| !value.is_empty()).map(PathBuf::from);
     let home = raw.home.as_ref().filter(|value| !value.is_empty()).map(PathBuf::from);
     given.or_else(|| Some(home?.join(".omicos/cloud-skills")))
+}
+
+/// Beside what an executor of this host keeps there.
+fn default_state_dir() -> PathBuf {
+    let system = Path::new("/var/lib/skillyard");
+    let parent_or_self = if system.exists() { system } else { Path::new("/var/lib") };
+    let directory = if rustix::fs::access(parent_or_self, rustix::fs::Access::WRITE_OK).is_ok() {
+        system.to_owned()
+    } else {
+        PathBuf::from(format!("/var/tmp/skillyard-{}", rustix::process::geteuid().as_raw()))
+    };
+    directory.join("registry")
 }
 
 /// A flag and its variable.
@@ -186,6 +227,10 @@ const CALLERS_FILE: Name = Name("--callers-file", "SKILLYARD_REGISTRY_CALLERS_FI
 const TLS_CERT: Name = Name("--tls-cert", "SKILLYARD_REGISTRY_TLS_CERT");
 const TLS_KEY: Name = Name("--tls-key", "SKILLYARD_REGISTRY_TLS_KEY");
 const CLIENT_CA: Name = Name("--client-ca", "SKILLYARD_REGISTRY_CLIENT_CA");
+const STATE_DIR: Name = Name("--state-dir", "SKILLYARD_REGISTRY_STATE");
+const DATABASE_URL: Name = Name("--database-url", "SKILLYARD_DATABASE_URL");
+const SIGNERS_MUTATING: Name = Name("--signers-mutating", "SKILLYARD_SIGNERS_MUTATING");
+const SIGNERS_DANGEROUS: Name = Name("--signers-dangerous", "SKILLYARD_SIGNERS_DANGEROUS");
 const LOG: Name = Name("--log", "SKILLYARD_LOG");
 const LOG_FORMAT: Name = Name("--log-format", "SKILLYARD_LOG_FORMAT");
 
@@ -292,6 +337,32 @@ impl Checker {
         }
     }
 
+    fn database(&mut self, raw: &Raw) -> Option<Database> {
+        let directory = match STATE_DIR.of(&raw.state_dir) {
+            None => Some(default_state_dir()),
+            Some(given) => self.directory(Some(given)),
+        };
+        match DATABASE_URL.of(&raw.database_url) {
+            None => directory.map(Database::Directory),
+            Some(given) => match self.text(given)?.parse() {
+                Ok(url) => Some(Database::Url(url)),
+                // It may hold a password.
+                Err(error) => self.fault(Given { value: OsStr::new("…"), ..given }, format!("{error}")),
+            },
+        }
+    }
+
+    fn signers(&mut self, given: Option<Given<'_>>) -> Option<BTreeSet<String>> {
+        let given = given?;
+        let names: BTreeSet<_> =
+            self.text(given)?.split(',').map(str::trim).filter(|name| !name.is_empty()).map(String::from).collect();
+        if names.is_empty() {
+            self.fault(given, "it names nobody; write identities, separated by ','")
+        } else {
+            Some(names)
+        }
+    }
+
     fn log_filter<'a>(&mut self, raw: &'a Raw) -> Option<&'a str> {
         let given = LOG.or(&raw.log, DEFAULT_LOG);
         let text = self.text(given)?;
@@ -352,6 +423,9 @@ mod tests {
             tier: some("gold"),
             agents_dir: some("agents"),
             rescan_interval: some("0s"),
+            state_dir: some("state"),
+            database_url: some("mysql://root:secret@host/db"),
+            signers_mutating: some(" , "),
             log: some("a=b=c"),
             log_format: some("xml"),
             ..Raw::default()
@@ -365,6 +439,9 @@ mod tests {
             "--tier",
             "--agents-dir",
             "--rescan-interval",
+            "--state-dir",
+            "--database-url",
+            "--signers-mutating",
             "--log",
             "--log-format",
         ];
@@ -373,6 +450,7 @@ mod tests {
             faults[2].to_string(),
             r#"--workspace (SKILLYARD_WORKSPACE) is "here": it is relative; write an absolute path"#
         );
+        assert!(!faults.iter().any(|fault| fault.to_string().contains("secret")));
     }
 
     #[test]
@@ -392,6 +470,22 @@ mod tests {
         assert_eq!(Config::check(&alone).unwrap_err()[0].flag, "--default-agent");
         let config = Config::check(&Raw { agents_dir: some("/agents"), ..alone }).unwrap();
         assert_eq!(config.default_agent.as_deref(), Some("a"));
+    }
+
+    #[test]
+    fn where_approvals_are_kept_and_who_signs() {
+        let config = Config::check(&Raw::default()).unwrap();
+        assert!(matches!(config.database, Database::Directory(directory) if directory.ends_with("registry")));
+        assert_eq!(config.signers, Signers::default());
+        let url = "postgres://user:secret@db.example/skillyard";
+        let raw = Raw { database_url: some(url), signers_dangerous: some("ann, bob,"), ..Raw::default() };
+        let config = Config::check(&raw).unwrap();
+        assert_eq!(config.database, Database::Url(url.parse().unwrap()));
+        assert!(!format!("{config:?}").contains("secret"));
+        assert_eq!(config.signers.dangerous, Some(["ann", "bob"].map(String::from).into()));
+        for bad in ["postgres", "sqlite:relative.db", "http://host/", "/var/lib/x.db"] {
+            assert!(bad.parse::<crate::store::DatabaseUrl>().is_err(), "{bad}");
+        }
     }
 
     #[test]

@@ -3,9 +3,11 @@
 //! One way through: roots, discovery, values, catalog, an agent's view, gRPC. Nothing flows back.
 
 pub mod catalog;
+pub mod client;
 pub mod config;
 pub mod grpc;
 pub mod source;
+pub mod store;
 pub mod token;
 
 use std::future::Future;
@@ -36,8 +38,11 @@ pub enum RunError {
     #[error("serving failed: {0}")]
     Serve(#[from] tonic::transport::Error),
     /// A fault of ours.
-    #[error("the task that looks at the roots has ended: {0}")]
-    Loader(#[from] tokio::task::JoinError),
+    #[error("a task that looks at the roots or the database has ended: {0}")]
+    Task(#[from] tokio::task::JoinError),
+    /// The state cannot be opened.
+    #[error(transparent)]
+    Store(#[from] store::StoreError),
 }
 
 /// Serves until `shutdown`, and then for 3 s more at most. Skills are looked for while it serves already: its health is
@@ -48,21 +53,25 @@ pub enum RunError {
 pub async fn run(config: Config, listener: TcpListener, shutdown: impl Future<Output = ()>) -> Result<(), RunError> {
     let (mut routes, health) = serve::routes(&grpc::SERVICES)?;
     set_health(&health, ServingStatus::NotServing).await;
+    let (store, keeper) = store::start(&config.database).await?;
     let (catalogs, loader) = catalog::reload::start(source::roots(&config.layout), config.rescan_interval);
-    grpc::add(&mut routes, &catalogs, config.default_agent.clone());
+    grpc::add(&mut routes, &catalogs, config.default_agent.clone(), &store, config.signers.clone());
     tracing::info!(address = %listener.local_addr()?, "listening");
     let mut loader = tokio::spawn(loader);
+    let mut keeper = tokio::spawn(keeper.run());
     let mut failed = None;
     let until = async {
         tokio::select! {
             () = shutdown => {}
-            // It ends by a panic alone: there are always catalogs to make.
+            // They end by a panic alone: there is always something to look at.
             Err(error) = &mut loader => failed = Some(error),
+            Err(error) = &mut keeper => failed = Some(error),
             () = serving(&catalogs, config.default_agent.as_deref(), &health) => {}
         }
         set_health(&health, ServingStatus::NotServing).await;
-        // With it the watches end, so that executors turn to another registry at once.
+        // With them the watches end, so that clients turn to another registry at once.
         loader.abort();
+        keeper.abort();
     };
     serve::serve(listener, routes.routes(), config.access, until, GRACE).await?;
     failed.map_or(Ok(()), |error| Err(error.into()))

@@ -1,8 +1,9 @@
-//! The shell: logs, configuration, listener, run, exit code.
+//! The shell: logs, configuration, listener, run, exit code; or a client of a registry.
 
 use std::process::ExitCode;
 
 use clap::Parser as _;
+use registry_svc::client;
 use registry_svc::config::{Command, Config, Raw};
 use skillyard::service::shell;
 
@@ -16,6 +17,10 @@ fn main() -> ExitCode {
     };
     if let Some(Command::Token(command)) = &raw.command {
         return command.run().map_or_else(|error| shell::failure(&error), |()| ExitCode::SUCCESS);
+    }
+    if let Some(Command::Approvals(args)) = raw.command {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        return runtime.map_or(ExitCode::FAILURE, |runtime| runtime.block_on(client::run(args)).into());
     }
     let config = match Config::check(&raw) {
         Ok(config) => config,

@@ -16,6 +16,10 @@ const REGISTRY: &[Rule] = &[
     Rule { module: "source", never: &["catalog", "grpc", "config", "tonic", "prost", "pb", "wire"] },
     // Values to a snapshot: no wire.
     Rule { module: "catalog", never: &["grpc", "config", "tonic", "prost", "pb", "wire"] },
+    // The database: values alone.
+    Rule { module: "store", never: &["source", "catalog", "grpc", "config", "tonic", "prost", "pb", "wire"] },
+    // `registry-svc approvals` asks any registry, and shares nothing with this one.
+    Rule { module: "client", never: &["source", "catalog", "grpc", "store", "config"] },
     Rule { module: "config", never: &["catalog", "grpc", "tonic", "prost", "pb", "wire"] },
 ];
 

@@ -71,6 +71,7 @@ impl World {
             ("--cloud-dir", at("cloud")),
             ("--workspace", at("workspace")),
             ("--agents-dir", at("agents")),
+            ("--state-dir", at("registry-state")),
         ] {
             registry.arguments.extend([flag.into(), path]);
         }

@@ -346,7 +346,8 @@ mod tests {
                 let base = run(None, b"1");
                 let (request, skill, digest) = (base.request, base.skill.clone(), base.digest);
                 let (agent, args_sha256) = (String::new(), digest);
-                let run = Run::new(NewRun { id, request, skill, digest, agent, args_sha256, labels });
+                let run =
+                    Run::new(NewRun { id, request, skill, digest, agent, caller: String::new(), args_sha256, labels });
                 let finished =
                     Finished { stderr_tail: text.clone(), stdout_head: text.clone(), ..Finished::for_tests() };
                 run.events.finish(None, Event::Finished(Arc::new(finished)));

@@ -84,6 +84,7 @@ mod tests {
             skill: "x".parse().unwrap(),
             digest: Digest::of(b"x"),
             agent: String::new(),
+            caller: String::new(),
             args_sha256: Digest::of(b"{}"),
             labels: Default::default(),
         });

@@ -44,6 +44,11 @@ impl Page {
         Ok(Self { items, binding, after })
     }
 
+    /// How many items to look up: one more than it holds, to know whether there is a next.
+    pub(super) fn lookup(&self) -> usize {
+        self.items + 1
+    }
+
     /// The last item of the page before; none on the first.
     pub(super) fn after(&self) -> Option<&[u8]> {
         self.after.as_deref()

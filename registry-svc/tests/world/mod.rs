@@ -93,7 +93,7 @@ impl World {
         let mut command = self.command();
         command.args(["--listen", "127.0.0.1:0", "--log-format", "json", "--rescan-interval", "1h"]);
         command.arg("--external-dirs").arg(self.path("ext")).arg("--skill-roots").arg(self.path("playbooks"));
-        command.arg("--agents-dir").arg(self.path("agents")).args(more);
+        command.arg("--agents-dir").arg(self.path("agents")).arg("--state-dir").arg(self.path("state")).args(more);
         let token = Token::random().unwrap();
         self.write("access/tokens", token.line("operator").unwrap());
         self.write("access/token", token.expose());
