@@ -4,9 +4,10 @@ use std::error::Error;
 use std::path::PathBuf;
 use std::{env, fs};
 
-const FILES: [&str; 5] = [
+const FILES: [&str; 6] = [
     "skillyard/skill/v1/skill.proto",
     "skillyard/registry/v1/agent.proto",
+    "skillyard/registry/v1/approval.proto",
     "skillyard/registry/v1/catalog.proto",
     "skillyard/registry/v1/package.proto",
     "skillyard/executor/v1/executor.proto",

@@ -29,8 +29,24 @@ pub enum Reason {
     InvalidRequest,
     /// The class is not for this permission mode.
     ClassNotPermitted,
+    /// No such approval, or not for this caller.
+    UnknownApproval,
     /// An approval is missing.
     ApprovalRequired,
+    /// An approval has not all its signatures yet.
+    ApprovalPending,
+    /// An approval was rejected, has expired, was used, or is for another call.
+    ApprovalInvalid,
+    /// The skill runs without one.
+    ApprovalNotNeeded,
+    /// Nobody signs twice.
+    AlreadySigned,
+    /// Too many approvals of one caller are pending.
+    TooManyApprovals,
+    /// The `request_id` belongs to another request.
+    RequestIdReused,
+    /// The registry's database is away.
+    StoreUnavailable,
     /// A playbook was asked to run.
     NotRunnable,
     /// The digest is not the expected one.
@@ -45,6 +61,8 @@ pub enum Reason {
     Draining,
     /// There is no catalog yet, or it is too old.
     NotReady,
+    /// The registry is needed, and does not answer.
+    RegistryUnavailable,
     /// The skill's package is not here yet.
     PackageNotMirrored,
     /// The files on disk are no longer those of the digest.
@@ -79,7 +97,15 @@ impl Reason {
             Self::ArgumentsTooLarge => (Code::InvalidArgument, "ARGUMENTS_TOO_LARGE"),
             Self::InvalidRequest => (Code::InvalidArgument, "INVALID_REQUEST"),
             Self::ClassNotPermitted => (Code::PermissionDenied, "CLASS_NOT_PERMITTED"),
+            Self::UnknownApproval => (Code::NotFound, "UNKNOWN_APPROVAL"),
             Self::ApprovalRequired => (Code::FailedPrecondition, "APPROVAL_REQUIRED"),
+            Self::ApprovalPending => (Code::FailedPrecondition, "APPROVAL_PENDING"),
+            Self::ApprovalInvalid => (Code::FailedPrecondition, "APPROVAL_INVALID"),
+            Self::ApprovalNotNeeded => (Code::FailedPrecondition, "APPROVAL_NOT_NEEDED"),
+            Self::AlreadySigned => (Code::AlreadyExists, "ALREADY_SIGNED"),
+            Self::TooManyApprovals => (Code::ResourceExhausted, "TOO_MANY_APPROVALS"),
+            Self::RequestIdReused => (Code::AlreadyExists, "REQUEST_ID_REUSED"),
+            Self::StoreUnavailable => (Code::Unavailable, "STORE_UNAVAILABLE"),
             Self::NotRunnable => (Code::FailedPrecondition, "NOT_RUNNABLE"),
             Self::DigestMismatch => (Code::FailedPrecondition, "DIGEST_MISMATCH"),
             Self::RunIdReused => (Code::AlreadyExists, "RUN_ID_REUSED"),
@@ -87,6 +113,7 @@ impl Reason {
             Self::ExecutorFull => (Code::ResourceExhausted, "EXECUTOR_FULL"),
             Self::Draining => (Code::Unavailable, "DRAINING"),
             Self::NotReady => (Code::Unavailable, "NOT_READY"),
+            Self::RegistryUnavailable => (Code::Unavailable, "REGISTRY_UNAVAILABLE"),
             Self::PackageNotMirrored => (Code::Unavailable, "PACKAGE_NOT_MIRRORED"),
             Self::PackageChanged => (Code::Aborted, "PACKAGE_CHANGED"),
             Self::CallerUnknown => (Code::Unauthenticated, "CALLER_UNKNOWN"),
