@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use skillyard::pb::executor::v1 as pb;
 use skillyard::pb::executor::v1::executor_service_server::ExecutorService;
+use skillyard::service::caller::Caller;
 use skillyard::wire::duration_to_wire;
 use tonic::{Request, Response, Status};
 
@@ -41,7 +42,8 @@ impl ExecutorService for Executor {
 
     async fn run_skill(&self, request: Request<pb::RunSkillRequest>) -> Result<Response<RunStream>, Status> {
         let deadline = deadline(request.metadata())?;
-        let request = run_request(request.into_inner(), deadline)?;
+        let caller = Caller::of(&request);
+        let request = run_request(caller, request.into_inner(), deadline)?;
         let (run, reader) = self.runner.run(request).await?;
         Ok(Response::new(RunStream::new(&run, reader, &self.name, &self.endpoint)))
     }

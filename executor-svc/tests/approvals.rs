@@ -1,7 +1,7 @@
 //! Runs that need an approval: the executor as a real process, against a registry that answers as the test has it answer,
 //! slowly, wrongly, or not at all; and `kill -9` at every step. What a run did is a line in a file; what must not be is a
 //! second one.
-#![expect(clippy::unwrap_used, reason = "a test")]
+#![expect(clippy::expect_used, clippy::unwrap_used, reason = "a test")]
 
 use std::borrow::Borrow;
 use std::collections::HashMap;
@@ -755,7 +755,6 @@ async fn killed_at_any_moment_it_runs_nothing_twice() {
         let expected = ["SUCCEEDED", "LOST EXECUTOR_LOST", "FailedPrecondition RESULT_EXPIRED"];
         assert!(expected.contains(&outcome.as_str()), "{outcomes:?}");
     }
-    eprintln!("{outcomes:?}");
 }
 
 #[tokio::test]

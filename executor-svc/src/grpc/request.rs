@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use prost::Message as _;
 use skillyard::arguments::RawArguments;
 use skillyard::pb::executor::v1 as pb;
+use skillyard::service::caller::Caller;
 use skillyard::service::error::{Reason, Refusal};
 use skillyard::wire::struct_from_wire;
 use tonic::metadata::MetadataMap;
@@ -21,7 +22,11 @@ const MAX_APPROVAL_ID: usize = 128;
 ///
 /// # Errors
 /// INVALID_REQUEST or INVALID_ARGUMENTS, by field.
-pub(super) fn run_request(message: pb::RunSkillRequest, deadline: Option<Instant>) -> Result<RunRequest, Refusal> {
+pub(super) fn run_request(
+    caller: Caller,
+    message: pb::RunSkillRequest,
+    deadline: Option<Instant>,
+) -> Result<RunRequest, Refusal> {
     let label_bytes: usize = message.labels.iter().map(|(k, v)| k.len() + v.len()).sum();
     if message.labels.len() > MAX_LABELS || label_bytes > MAX_LABEL_BYTES {
         return Err(invalid("labels", format!("at most {MAX_LABELS} with {MAX_LABEL_BYTES} bytes together are taken")));
@@ -71,6 +76,7 @@ pub(super) fn run_request(message: pb::RunSkillRequest, deadline: Option<Instant
         }
     };
     Ok(RunRequest {
+        caller,
         skill: message.skill,
         arguments,
         agent: message.agent,

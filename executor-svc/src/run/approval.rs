@@ -79,7 +79,7 @@ pub struct Guarded {
 impl Guarded {
     /// A run with the approval that its request named.
     #[must_use]
-    pub fn new(gate: Gate, run: &Run, approval_id: &str, caller: &str) -> Self {
+    pub fn new(gate: Gate, run: &Run, approval_id: &str) -> Self {
         let what = Use {
             approval_id: approval_id.to_owned(),
             run_id: run.id.to_string(),
@@ -91,7 +91,7 @@ impl Guarded {
         let record = Record {
             id: run.id.clone(),
             request: run.request,
-            caller: caller.to_owned(),
+            caller: run.caller.clone(),
             approval_id: approval_id.to_owned(),
             skill: run.skill.clone(),
             digest: run.digest,

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use skillyard::Digest;
 use skillyard::arguments::{Arguments, RawArguments};
+use skillyard::service::caller::Caller;
 use skillyard::service::error::{Reason, Refusal};
 use skillyard::skill::Subprocess;
 use tokio::task::JoinSet;
@@ -30,6 +31,8 @@ use crate::slot::Pool;
 /// A call to run a skill.
 #[derive(Debug)]
 pub struct RunRequest {
+    /// Who called.
+    pub caller: Caller,
     /// The skill's name.
     pub skill: String,
     /// The arguments as they came.
@@ -146,6 +149,7 @@ impl Runner {
             skill: skill.name.clone(),
             digest: skill.digest,
             agent: request.agent.clone(),
+            caller: request.caller.identity().to_owned(),
             args_sha256: arguments.sha256(),
             approval_id: request.approval_id.take(),
             labels: std::mem::take(&mut request.labels),
@@ -155,7 +159,7 @@ impl Runner {
         run.events.push(Event::Accepted { queue_position: ticket.position() });
         inner.table.insert(&run);
         let guarded = run.approval_id.as_deref().filter(|_| permitted.needs_approval);
-        let guarded = guarded.map(|approval| Guarded::new(inner.gate.clone(), &run, approval, ""));
+        let guarded = guarded.map(|approval| Guarded::new(inner.gate.clone(), &run, approval));
         let job = Job {
             run: Arc::clone(&run),
             ticket,
@@ -352,6 +356,7 @@ fn lost(record: Record) -> Arc<Run> {
         skill: record.skill,
         digest: record.digest,
         agent: record.agent,
+        caller: record.caller,
         args_sha256: record.args_sha256,
         approval_id: Some(record.approval_id),
         labels: HashMap::new(),
@@ -359,11 +364,12 @@ fn lost(record: Record) -> Arc<Run> {
     })
 }
 
-/// All that makes two calls the same call; what only bounds the wait for it, as the deadline, does not.
+/// All that makes two calls the same call, the caller included; what only bounds the wait for it, as the deadline, does not.
 fn fingerprint(request: &RunRequest, arguments: &Arguments) -> Digest {
     let mut labels: Vec<_> = request.labels.iter().collect();
     labels.sort();
     let parts = (
+        request.caller.identity(),
         &request.skill,
         &request.agent,
         arguments.sha256(),

@@ -32,6 +32,8 @@ pub struct Run {
     pub digest: Digest,
     /// On whose behalf; empty for no agent.
     pub agent: String,
+    /// Whose call it was; empty for an anonymous one.
+    pub caller: String,
     /// Of the argument bytes.
     pub args_sha256: Digest,
     /// The approval that it was asked for with.
@@ -65,6 +67,8 @@ pub struct NewRun {
     pub digest: Digest,
     /// See [`Run::agent`].
     pub agent: String,
+    /// See [`Run::caller`].
+    pub caller: String,
     /// See [`Run::args_sha256`].
     pub args_sha256: Digest,
     /// See [`Run::approval_id`].
@@ -93,6 +97,7 @@ impl Run {
             skill: new.skill,
             digest: new.digest,
             agent: new.agent,
+            caller: new.caller,
             args_sha256: new.args_sha256,
             approval_id: new.approval_id,
             labels: new.labels,
@@ -285,6 +290,7 @@ mod tests {
             skill: "x".parse().unwrap(),
             digest: Digest::of(b"x"),
             agent: String::new(),
+            caller: String::new(),
             args_sha256: Digest::of(b"{}"),
             approval_id: None,
             labels: HashMap::new(),
