@@ -280,9 +280,11 @@ impl World {
     async fn start(&mut self) {
         let mut executor = self.launch();
         let mut lines = BufReader::new(executor.stderr.take().unwrap()).lines();
+        let mut said = Vec::new();
         let address = within(async {
             loop {
-                let line = lines.next_line().await.unwrap().expect("the executor ended");
+                let Some(line) = lines.next_line().await.unwrap() else { panic!("the executor ended: {said:#?}") };
+                said.push(line.clone());
                 let line: serde_json::Value = serde_json::from_str(&line).unwrap();
                 if line["message"] == "listening" {
                     break line["address"].as_str().unwrap().to_owned();

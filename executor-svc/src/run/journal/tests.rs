@@ -1,5 +1,3 @@
-use std::os::unix::process::ExitStatusExt as _;
-
 use super::*;
 
 fn id(text: &str) -> RunId {
@@ -220,66 +218,4 @@ async fn a_directory_that_cannot_be_used_is_named() {
     let _first = Journal::open(directory.path(), FOR_EVER).unwrap();
     let error = Journal::open(directory.path(), FOR_EVER).unwrap_err();
     assert!(matches!(&error, JournalError::Io { what: "open", .. }), "{error:?}");
-}
-
-const KILLED_IN: &str = "SKILLYARD_JOURNAL_OF_A_KILLED_PROCESS";
-
-/// The process that is killed: accepts runs for ever, and says so of each on stdout once it may be started.
-#[test]
-fn the_process_that_is_killed() {
-    let Some(directory) = std::env::var_os(KILLED_IN) else { return };
-    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
-    runtime.block_on(async {
-        let journal = Journal::open(Path::new(&directory), FOR_EVER).unwrap();
-        for i in 0_u64.. {
-            let name = format!("run-{}-{i}", std::process::id());
-            journal.accept(record(&name, i)).await.unwrap();
-            eprintln!("\nACCEPTED {name}");
-            if i % 3 == 0 {
-                journal.end(&id(&name), Outcome::Succeeded).await.unwrap();
-                eprintln!("\nENDED {name}");
-            }
-        }
-    });
-}
-
-#[tokio::test]
-async fn what_was_accepted_is_there_after_a_kill() {
-    use std::io::BufRead as _;
-    let directory = tempfile::tempdir().unwrap();
-    let (mut accepted, mut over) = (Vec::new(), HashSet::new());
-    for round in 1..=4 {
-        #[expect(clippy::disallowed_methods, reason = "the test itself, to be killed")]
-        let mut child = std::process::Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "run::journal::tests::the_process_that_is_killed", "--nocapture"])
-            .env(KILLED_IN, directory.path())
-            .stderr(std::process::Stdio::piped())
-            .stdout(std::process::Stdio::null())
-            .spawn()
-            .unwrap();
-        let mut lines = std::io::BufReader::new(child.stderr.take().unwrap()).lines();
-        let mut take = |line: std::io::Result<String>| {
-            let line = line.unwrap();
-            if let Some(name) = line.strip_prefix("ACCEPTED ") {
-                accepted.push(name.to_owned());
-            } else if let Some(name) = line.strip_prefix("ENDED ") {
-                over.insert(name.to_owned());
-            }
-        };
-        (&mut lines).take(20 * round).for_each(&mut take);
-        child.kill().unwrap();
-        lines.for_each(&mut take);
-        assert_eq!(child.wait().unwrap().signal(), Some(9));
-    }
-    assert!(accepted.len() > 20, "{}", accepted.len());
-    let journal = reopened(directory.path());
-    for name in accepted {
-        let found = journal.find(&id(&name)).await.unwrap().unwrap_or_else(|| panic!("{name} is gone"));
-        // The end may have been written and not yet told.
-        match found.outcome {
-            Some(Outcome::Succeeded) => {}
-            Some(Outcome::Lost) => assert!(!over.contains(&name), "{name}"),
-            other => panic!("{name}: {other:?}"),
-        }
-    }
 }
