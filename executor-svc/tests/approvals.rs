@@ -278,17 +278,21 @@ impl World {
 
     /// Starts the executor over what it has on disk, and waits until it may run.
     async fn start(&mut self) {
-        let mut executor = self.launch();
-        let mut lines = BufReader::new(executor.stderr.take().unwrap()).lines();
-        let mut said = Vec::new();
-        let address = within(async {
+        let (executor, mut lines, address) = within(async {
             loop {
-                let Some(line) = lines.next_line().await.unwrap() else { panic!("the executor ended: {said:#?}") };
-                said.push(line.clone());
-                let line: serde_json::Value = serde_json::from_str(&line).unwrap();
-                if line["message"] == "listening" {
-                    break line["address"].as_str().unwrap().to_owned();
+                let mut executor = self.launch();
+                let mut lines = BufReader::new(executor.stderr.take().unwrap()).lines();
+                let mut said = Vec::new();
+                while let Some(line) = lines.next_line().await.unwrap() {
+                    let json: serde_json::Value = serde_json::from_str(&line).unwrap();
+                    if json["message"] == "listening" {
+                        return (executor, lines, json["address"].as_str().unwrap().to_owned());
+                    }
+                    said.push(line);
                 }
+                // A slot that was being spawned when its executor was killed has its descriptors, the lock among them,
+                // until it has become the slot.
+                assert!(said.iter().any(|line| line.contains("is in use by process")), "the executor ended: {said:#?}");
             }
         })
         .await;
