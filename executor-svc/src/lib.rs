@@ -12,6 +12,7 @@ use tokio_util::sync::CancellationToken;
 use tonic_health::ServingStatus;
 use tracing::info;
 
+mod approvals;
 pub mod client;
 pub mod config;
 pub mod grpc;
@@ -26,6 +27,8 @@ use crate::grpc::{Executor, MAX_MESSAGE_BYTES};
 use crate::mirror::Mirror;
 use crate::registry::Registry;
 use crate::run::Runner;
+use crate::run::approval::Gate;
+use crate::run::journal::{Bounds, Journal};
 use crate::run::runner::Limits;
 use crate::slot::Pool;
 
@@ -42,6 +45,9 @@ pub enum RunError {
     /// The state directory cannot be used.
     #[error(transparent)]
     Mirror(#[from] mirror::MirrorError),
+    /// The journal cannot be used.
+    #[error(transparent)]
+    Journal(#[from] run::journal::JournalError),
     /// Slots cannot be started.
     #[error("slot processes cannot be started: {0}")]
     Slots(#[source] io::Error),
@@ -66,6 +72,8 @@ pub async fn run(config: Config, listener: TcpListener, shutdown: impl Future<Ou
         let (state_dir, max_age) = (config.state_dir.clone(), config.max_catalog_age);
         Mirror::open(&state_dir, max_age)?
     };
+    let journal = Journal::open(&config.state_dir.join("journal"), Bounds::default())?;
+    let registry = Registry::over(config.registry.clone());
     let pool = Pool::new(config.slot_program.clone()).map_err(RunError::Slots)?;
     let limits = Limits {
         slots: config.slots,
@@ -74,7 +82,8 @@ pub async fn run(config: Config, listener: TcpListener, shutdown: impl Future<Ou
         keep_finished: config.keep_finished,
         default_agent: config.default_agent.clone(),
     };
-    let runner = Runner::new(limits, config.environment.clone(), mirror.clone(), pool.clone());
+    let gate = Gate { journal, approvals: Arc::new(registry.clone()) };
+    let runner = Runner::new(limits, config.environment.clone(), mirror.clone(), pool.clone(), gate);
     let endpoint = config.advertise.clone().unwrap_or_else(|| address.to_string());
     let service = ExecutorServiceServer::new(Executor::new(runner.clone(), &config.name, &endpoint))
         .max_decoding_message_size(MAX_MESSAGE_BYTES);
@@ -86,7 +95,7 @@ pub async fn run(config: Config, listener: TcpListener, shutdown: impl Future<Ou
 
     let stop = CancellationToken::new();
     let following = tokio::spawn({
-        let (mirror, registry, stop) = (mirror.clone(), Registry::over(config.registry.clone()), stop.clone());
+        let (mirror, stop) = (mirror.clone(), stop.clone());
         async move { mirror.follow(registry, stop).await }
     });
     let readiness = tokio::spawn({

@@ -1,12 +1,13 @@
-//! The client of the registry: what it says about catalogs and packages, as values. Wire types of the registry stop
-//! here. It keeps nothing and decides nothing; whoever calls decides when to call again.
+//! The client of the registry: what it says about catalogs, packages and approvals, as values. Wire types of the registry
+//! stop here. It keeps nothing and decides nothing; whoever calls decides when to call again.
 
 use std::collections::{BTreeMap, HashSet};
 use std::error::Error as _;
-use std::time::Duration;
+use std::time::{Duration, Instant, SystemTime};
 
 use prost::Message as _;
 use skillyard::pb::registry::v1 as pb;
+use skillyard::pb::registry::v1::approval_service_client::ApprovalServiceClient;
 use skillyard::pb::registry::v1::package_service_client::PackageServiceClient;
 use skillyard::service::dial::Dialer;
 use skillyard::service::error::Reason;
@@ -22,6 +23,13 @@ const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
 const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(10);
 /// A watch says something every 15 s: three times that without a word, and nobody is there.
 const SILENCE: Duration = Duration::from_secs(45);
+/// For the word on an approval, all attempts together: a slot is held meanwhile.
+const CONSUMED_WITHIN: Duration = Duration::from_secs(3);
+/// No attempt to consume an approval begins later than this: long enough for a connection that was just lost, and short
+/// enough for a caller to be told at once that the registry is away.
+const CONSUME_AGAIN_WITHIN: Duration = Duration::from_millis(500);
+/// Between two such attempts.
+const CONSUME_AGAIN_AFTER: Duration = Duration::from_millis(100);
 /// Receive windows: a package is fetched at the speed of the line, and little is buffered.
 const STREAM_WINDOW: u32 = 1 << 20;
 const CONNECTION_WINDOW: u32 = 4 << 20;
@@ -36,6 +44,7 @@ const MAX_STATE_BYTES: usize = 256 << 20;
 #[derive(Clone, Debug)]
 pub struct Registry {
     client: PackageServiceClient<Dialer>,
+    approvals: ApprovalServiceClient<Dialer>,
     silence: Duration,
 }
 
@@ -51,6 +60,23 @@ fn endpoint(endpoint: Endpoint) -> Endpoint {
         .tcp_nodelay(true)
 }
 
+/// What an approval is to be used up for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ApprovalUse {
+    /// The approval.
+    pub id: String,
+    /// The run that uses it.
+    pub run_id: String,
+    /// On whose behalf; empty for no agent.
+    pub agent: String,
+    /// The skill.
+    pub skill: String,
+    /// The package.
+    pub digest: Digest,
+    /// Of the argument bytes.
+    pub args_sha256: Digest,
+}
+
 impl Registry {
     /// The registry at an `http://host:port`, which is shown no identity. Does not connect yet.
     #[must_use]
@@ -61,8 +87,10 @@ impl Registry {
     /// A registry, and what is shown to it. Does not connect yet.
     #[must_use]
     pub fn over(dialer: Dialer) -> Self {
-        let client = PackageServiceClient::new(dialer.configured(endpoint));
-        Self { client: client.max_decoding_message_size(MAX_MESSAGE_BYTES), silence: SILENCE }
+        let dialer = dialer.configured(endpoint);
+        let approvals = ApprovalServiceClient::new(dialer.clone()).max_decoding_message_size(MAX_MESSAGE_BYTES);
+        let client = PackageServiceClient::new(dialer).max_decoding_message_size(MAX_MESSAGE_BYTES);
+        Self { client, approvals, silence: SILENCE }
     }
 
     /// Takes a stream for dead after this time without a message, instead of 45 s.
@@ -94,6 +122,52 @@ impl Registry {
         let stream = within(self.silence, client.fetch_package(request)).await?.into_inner();
         Ok(Fetch { stream, silence: self.silence })
     }
+
+    /// Uses an approval up for one run on this executor, and says when the approval was asked for. The same run gets the
+    /// same answer again, so a call that broke off is made again, for half a second; after 3 s there is an answer or an
+    /// error.
+    ///
+    /// # Errors
+    /// [`RegistryError`]: the registry cannot be reached, refuses, is silent, or answers with another approval.
+    pub async fn consume_approval(&self, what: &ApprovalUse) -> Result<SystemTime, RegistryError> {
+        let request = pb::ConsumeApprovalRequest {
+            id: what.id.clone(),
+            run_id: what.run_id.clone(),
+            agent: what.agent.clone(),
+            skill: what.skill.clone(),
+            digest: what.digest.to_string(),
+            args_sha256: what.args_sha256.to_string(),
+        };
+        let begun = Instant::now();
+        loop {
+            let left = CONSUMED_WITHIN.saturating_sub(begun.elapsed());
+            let mut client = self.approvals.clone();
+            let error = match within(left, client.consume_approval(request.clone())).await {
+                Ok(answer) => return consumed(what, answer.into_inner().approval),
+                Err(error) => error,
+            };
+            if !error.may_pass() || begun.elapsed() + CONSUME_AGAIN_AFTER > CONSUME_AGAIN_WITHIN {
+                return Err(error);
+            }
+            tokio::time::sleep(CONSUME_AGAIN_AFTER).await;
+        }
+    }
+}
+
+/// An answer that is not about what was asked is no word to start a run on.
+fn consumed(what: &ApprovalUse, answer: Option<pb::Approval>) -> Result<SystemTime, RegistryError> {
+    let approval = answer.ok_or(RegistryError::Approval("no approval"))?;
+    let asked = (what.id.as_str(), what.run_id.as_str(), what.digest.to_string(), what.args_sha256.to_string());
+    if approval.state() != pb::ApprovalState::Consumed {
+        return Err(RegistryError::Approval("an approval that is not consumed"));
+    }
+    if asked != (approval.id.as_str(), approval.run_id.as_str(), approval.digest, approval.args_sha256)
+        || what.skill != approval.skill
+    {
+        return Err(RegistryError::Approval("an approval for another run"));
+    }
+    let created_at = approval.created_at.and_then(|at| SystemTime::try_from(at).ok());
+    created_at.ok_or(RegistryError::Approval("an approval without the moment that it was asked for"))
 }
 
 /// What the registry says of its catalog.
@@ -307,6 +381,9 @@ pub enum RegistryError {
     /// A state over the limit.
     #[error("the registry sent a state of more than {0} bytes")]
     TooLarge(usize),
+    /// The answer to a use of an approval is of no use.
+    #[error("the registry answered with {0}")]
+    Approval(&'static str),
     /// A file's path is none.
     #[error("the registry sent a package with a bad path: {0}")]
     Path(skillyard::package::PathError),
@@ -320,6 +397,16 @@ impl RegistryError {
     #[must_use]
     pub fn is_package_changed(&self) -> bool {
         matches!(self, Self::Call { reason, .. } if reason == Reason::PackageChanged.as_str())
+    }
+
+    /// Whether the same call may do a moment later: the connection broke, or the registry is about to be there.
+    fn may_pass(&self) -> bool {
+        use Code::{Aborted, Cancelled, Internal, ResourceExhausted, Unavailable, Unknown};
+        match self {
+            Self::Call { code: Unavailable | Aborted, .. } => true,
+            Self::Call { code: Cancelled | Internal | ResourceExhausted | Unknown, reason, .. } => reason.is_empty(),
+            _ => false,
+        }
     }
 
     /// Whether the registry sent what it must not, so that asking again at once is of no use.

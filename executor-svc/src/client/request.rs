@@ -53,6 +53,9 @@ pub struct RunArgs {
     /// Shortens the skill's own limit: 10s, 2m.
     #[arg(long, value_name = "DURATION", value_parser = humantime::parse_duration)]
     timeout: Option<Duration>,
+    /// The approval that a mutating or dangerous skill needs.
+    #[arg(long, value_name = "ID", default_value = "", hide_default_value = true)]
+    approval_id: String,
     /// The same id with the same request is the same run, live or finished. Without it, a new one.
     #[arg(long, value_name = "ID")]
     run_id: Option<String>,
@@ -92,6 +95,7 @@ impl RunArgs {
             // One of our own, so that a call whose connection broke can be repeated.
             run_id: self.run_id.unwrap_or_else(|| Uuid::now_v7().to_string()),
             timeout: self.timeout.map(duration_to_wire),
+            approval_id: self.approval_id,
             ..RunSkillRequest::default()
         };
         Ok((executor, request))
@@ -162,6 +166,7 @@ mod tests {
         };
         assert_eq!(made, expected);
         assert_eq!(request(&["x"]).unwrap().arguments, None);
+        assert_eq!(request(&["x", "--approval-id", "a"]).unwrap().approval_id, "a");
         assert_ne!(request(&["x"]).unwrap().run_id, request(&["x"]).unwrap().run_id);
     }
 

@@ -142,6 +142,7 @@ pub(super) fn run_to_wire(run: &Run, executor: &str) -> pb::Run {
         digest: run.digest.to_string(),
         agent: run.agent.clone(),
         caller: run.caller.clone(),
+        approval_id: run.approval_id.clone().unwrap_or_default(),
         args_sha256: run.args_sha256.to_string(),
         state: state.into(),
         accepted_at: Some(run.accepted_at.into()),

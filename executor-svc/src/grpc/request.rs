@@ -15,6 +15,8 @@ use crate::run::RunRequest;
 /// Labels: how many, and how many bytes together.
 const MAX_LABELS: usize = 64;
 const MAX_LABEL_BYTES: usize = 4 << 10;
+/// Most characters of the id of an approval.
+const MAX_APPROVAL_ID: usize = 128;
 
 /// A RunSkill message as a request.
 ///
@@ -32,6 +34,16 @@ pub(super) fn run_request(
     let run_id = match message.run_id.as_str() {
         "" => None,
         text => Some(text.parse().map_err(|error| invalid("run_id", format!("{error}")))?),
+    };
+    let approval_id = match message.approval_id.as_str() {
+        "" => None,
+        text if text.len() <= MAX_APPROVAL_ID && text.bytes().all(|byte| byte.is_ascii_graphic()) => {
+            Some(text.to_owned())
+        }
+        _ => {
+            let what = format!("it is not 1 to {MAX_APPROVAL_ID} printable ASCII characters without blanks");
+            return Err(invalid("approval_id", what));
+        }
     };
     let expected_digest = match message.expected_digest.as_str() {
         "" => None,
@@ -73,6 +85,7 @@ pub(super) fn run_request(
         timeout,
         deadline,
         expected_digest,
+        approval_id,
         labels: message.labels,
     })
 }

@@ -284,13 +284,23 @@ async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) 
     tokio::task::spawn_blocking(work).await.inspect_err(|error| tracing::error!(%error, "work on files failed")).ok()
 }
 
+/// How long a lock is waited for that somebody else has.
+const LOCK_PATIENCE: Duration = Duration::from_secs(1);
+
 fn lock(state_dir: &Path) -> Result<File, MirrorError> {
     let path = state_dir.join("lock");
     let failed = |source| MirrorError::Io { what: "lock", path: path.clone(), source };
     let mut options = OpenOptions::new();
     let file = options.read(true).write(true).create(true).truncate(false).mode(0o600).open(&path);
     let mut file = file.map_err(failed)?;
-    match file.try_lock() {
+    // A slot that was being started when its executor was killed holds the lock until it has become a slot.
+    let until = std::time::Instant::now() + LOCK_PATIENCE;
+    let mut locked = file.try_lock();
+    while matches!(locked, Err(TryLockError::WouldBlock)) && std::time::Instant::now() < until {
+        std::thread::sleep(Duration::from_millis(20));
+        locked = file.try_lock();
+    }
+    match locked {
         Ok(()) => {
             file.set_len(0).and_then(|()| writeln!(file, "{}", std::process::id())).map_err(failed)?;
             Ok(file)

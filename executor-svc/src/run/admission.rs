@@ -35,7 +35,15 @@ enum Place {
 /// Holds a slot until it is dropped.
 #[derive(Debug)]
 pub struct Permit {
-    _permit: OwnedSemaphorePermit,
+    permit: OwnedSemaphorePermit,
+}
+
+impl Permit {
+    /// Whether the executor has closed since.
+    #[must_use]
+    pub fn is_draining(&self) -> bool {
+        self.permit.semaphore().is_closed()
+    }
 }
 
 /// Counts one waiting run while it lives.
@@ -121,9 +129,9 @@ impl Ticket {
     /// DRAINING when the executor closed meanwhile.
     pub async fn slot(self) -> Result<Permit, Refusal> {
         match self.place {
-            Place::Slot(permit) => Ok(Permit { _permit: permit }),
+            Place::Slot(permit) => Ok(Permit { permit }),
             Place::Queue(_queued, permits) => match permits.acquire_owned().await {
-                Ok(permit) => Ok(Permit { _permit: permit }),
+                Ok(permit) => Ok(Permit { permit }),
                 Err(AcquireError { .. }) => Err(draining()),
             },
         }

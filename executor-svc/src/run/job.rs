@@ -9,8 +9,9 @@ use tracing::{error, warn};
 
 use crate::mirror::Held;
 use crate::run::admission::{RETRY_AFTER, Ticket};
+use crate::run::approval::Guarded;
 use crate::run::explain;
-use crate::run::outcome::{Finished, Remains};
+use crate::run::outcome::{Cause, Finished, Remains};
 use crate::run::patience::Patience;
 use crate::run::pipes::Pipes;
 use crate::run::schema::LARGE;
@@ -25,6 +26,8 @@ pub struct Job {
     pub run: Arc<Run>,
     /// Its place.
     pub ticket: Ticket,
+    /// What it needs before it starts, unless it is safe.
+    pub guarded: Option<Guarded>,
     /// Its package, kept until it ends.
     pub package: Held,
     /// The executable, relative to the package.
@@ -50,24 +53,28 @@ impl Job {
     /// A refusal says that nothing was started.
     pub async fn execute(self) -> Result<(Finished, Option<Arc<str>>), Refusal> {
         let accepted = Instant::now();
-        let Self { run, ticket, package, entry, env_allow, environment, arguments, limit, deadline, pool } = self;
+        let Self { run, ticket, guarded, package, entry, env_allow, environment, arguments, limit, deadline, pool } =
+            self;
         let mut patience = Patience::new(Arc::clone(&run), deadline);
-        let permit = {
-            let mut slot = pin!(ticket.slot());
-            loop {
-                if let Err(cause) = patience.check(Instant::now()) {
-                    let mut remains = Remains::default();
-                    remains.figures.queued = accepted.elapsed();
-                    return Ok((remains.ended_by(&cause, None), None));
-                }
-                tokio::select! {
-                    biased;
-                    permit = &mut slot => break permit?,
-                    () = run.events.touched() => {}
-                    () = until(patience.due()) => {}
-                }
-            }
+        let ended_early = |cause: &Cause| {
+            let mut remains = Remains::default();
+            remains.figures.queued = accepted.elapsed();
+            Ok((remains.ended_by(cause, None), None))
         };
+        let permit = match while_wanted(&run, &mut patience, ticket.slot()).await {
+            Ok(permit) => permit?,
+            Err(cause) => return ended_early(&cause),
+        };
+        if let Some(guarded) = guarded {
+            match while_wanted(&run, &mut patience, guarded.obtain(&permit)).await {
+                Ok(obtained) => obtained?,
+                Err(cause) => return ended_early(&cause),
+            }
+            // Its end may have been asked for at the very moment of the answer.
+            if let Err(cause) = patience.check(Instant::now()) {
+                return ended_early(&cause);
+            }
+        }
         let program = package.path().join(&entry);
         let job = slot::Job { program: &program, directory: package.path(), environment: &environment };
         let (mut slot, mut pipes) = start(&pool, &job).map_err(|error| {
@@ -109,6 +116,20 @@ impl Job {
             conclude()
         };
         Ok((finished, result.map(Arc::from)))
+    }
+}
+
+/// The future's value, unless the run is to end before.
+async fn while_wanted<T>(run: &Run, patience: &mut Patience, future: impl Future<Output = T>) -> Result<T, Cause> {
+    let mut future = pin!(future);
+    loop {
+        patience.check(Instant::now())?;
+        tokio::select! {
+            biased;
+            value = &mut future => return Ok(value),
+            () = run.events.touched() => {}
+            () = until(patience.due()) => {}
+        }
     }
 }
 

@@ -1,12 +1,14 @@
 //! One run, from call to record. Knows the mirror and the slots, and no wire.
 
 pub mod admission;
+pub mod approval;
 pub mod environment;
 pub mod event;
 pub mod events;
 pub mod explain;
 pub mod id;
 pub mod job;
+pub mod journal;
 pub mod lines;
 pub mod outcome;
 pub mod patience;

@@ -28,12 +28,30 @@ pub enum Outcome {
     ResultTooLarge,
     /// The executable could not be started.
     SpawnFailed,
-    /// The slot went away during the run.
+    /// The slot, or the executor, went away during the run.
     Lost,
 }
 
 impl Outcome {
-    /// The word for it in logs.
+    const ALL: [Self; 9] = [
+        Self::Succeeded,
+        Self::Failed,
+        Self::TimedOut,
+        Self::Cancelled,
+        Self::Signaled,
+        Self::InvalidResult,
+        Self::ResultTooLarge,
+        Self::SpawnFailed,
+        Self::Lost,
+    ];
+
+    /// The outcome that [`Self::as_str`] gives this word for.
+    #[must_use]
+    pub fn of_word(word: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|outcome| outcome.as_str() == word)
+    }
+
+    /// The word for it in logs and in the journal.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -67,6 +85,8 @@ pub enum Cause {
     OutputLimit,
     /// The slot was stopped, was ended, or did not answer.
     SlotLost,
+    /// The executor died, and was started again.
+    ExecutorLost,
 }
 
 impl Cause {
@@ -81,6 +101,7 @@ impl Cause {
             Self::Draining => "DRAINING",
             Self::OutputLimit => "OUTPUT_LIMIT",
             Self::SlotLost => "SLOT_LOST",
+            Self::ExecutorLost => "EXECUTOR_LOST",
         }
     }
 
@@ -89,7 +110,7 @@ impl Cause {
             Self::Timeout(_) | Self::Deadline => Outcome::TimedOut,
             Self::CallerGone | Self::CancelRequested(_) | Self::Draining => Outcome::Cancelled,
             Self::OutputLimit => Outcome::ResultTooLarge,
-            Self::SlotLost => Outcome::Lost,
+            Self::SlotLost | Self::ExecutorLost => Outcome::Lost,
         }
     }
 
@@ -106,6 +127,9 @@ impl Cause {
             }
             Self::SlotLost => {
                 "the process that watched the run was stopped or killed, by the skill or from outside; what the run did is not known".to_owned()
+            }
+            Self::ExecutorLost => {
+                "the executor ended while the run was going on, or was about to start; what the run did is not known, and it is not run again: look at what it was to change, then ask for a new approval and choose a new run_id".to_owned()
             }
         }
     }

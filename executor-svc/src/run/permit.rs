@@ -21,6 +21,8 @@ pub struct Permitted {
     pub subprocess: Subprocess,
     /// Its files, kept until this is dropped.
     pub package: Held,
+    /// Whether it starts only when the registry takes the request's approval.
+    pub needs_approval: bool,
 }
 
 /// Applies the agent's view, the class and the version, and takes hold of the package.
@@ -46,8 +48,8 @@ pub fn permit(mirror: &Mirror, catalog: &MirroredCatalog, request: &RunRequest) 
         return Err(Refusal::new(Reason::DigestMismatch, message).with("digest", found.skill.digest.to_string()));
     }
     let (class, mode) = (subprocess.class.as_str(), view.permission_mode().as_str());
-    match rule(subprocess.class, view.permission_mode()) {
-        Ruling::Runs => {}
+    let needs_approval = match rule(subprocess.class, view.permission_mode()) {
+        Ruling::Runs => false,
         Ruling::Refused => {
             let who = if request.agent.is_empty() {
                 "a call without an agent".to_owned()
@@ -61,23 +63,25 @@ pub fn permit(mirror: &Mirror, catalog: &MirroredCatalog, request: &RunRequest) 
                 .with("class", class)
                 .with("permission_mode", mode));
         }
+        // Whether the approval is good is for the registry to say, when the run has a slot.
+        Ruling::NeedsSignatures(_) if request.approval_id.is_some() => true,
         Ruling::NeedsSignatures(n) => {
             let message = format!(
-                "skill {name:?} is {class}: it needs an approval with {n} signature{}, and this version takes none; only safe skills run",
+                "skill {name:?} is {class}: it needs an approval with {n} signature{}: ask the registry for one (ApprovalService.RequestApproval, with the same agent, skill and arguments), and call again with its id as approval_id",
                 if n == 1 { "" } else { "s" }
             );
             return Err(Refusal::new(Reason::ApprovalRequired, message)
                 .with("class", class)
                 .with("signatures", n.to_string()));
         }
-    }
+    };
     let package = mirror.hold(&found.skill.digest).ok_or_else(|| {
         let message = format!(
             "the package of skill {name:?} is not on this executor yet: try again in {RETRY_AFTER:?}; GetStatus.missing has the cause if it lasts"
         );
         Refusal::new(Reason::PackageNotMirrored, message).with("digest", found.skill.digest.to_string()).retry_after(RETRY_AFTER)
     })?;
-    Ok(Permitted { skill: Arc::clone(found), subprocess: subprocess.clone(), package })
+    Ok(Permitted { skill: Arc::clone(found), subprocess: subprocess.clone(), package, needs_approval })
 }
 
 /// A caller that named no agent learns where the name comes from.

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use skillyard::Digest;
 use skillyard::arguments::{Arguments, RawArguments};
@@ -15,15 +15,17 @@ use tracing::{Instrument as _, Span, error, info, info_span};
 
 use crate::mirror::{Mirror, MirroredCatalog, MirroredSkill};
 use crate::run::admission::{Admission, RETRY_AFTER, draining};
+use crate::run::approval::{Gate, Guarded};
 use crate::run::environment;
 use crate::run::event::Event;
 use crate::run::events::Reader;
 use crate::run::id::RunId;
 use crate::run::job::Job;
-use crate::run::outcome::Cause;
+use crate::run::journal::Record;
+use crate::run::outcome::{Cause, Outcome, Remains};
 use crate::run::permit::permit;
 use crate::run::schema::{self, LARGE};
-use crate::run::table::{NewRun, Run, RunTable, expired};
+use crate::run::table::{NewRun, Run, RunTable, expired, reused};
 use crate::run::watch::GRACE;
 use crate::slot::Pool;
 
@@ -51,6 +53,8 @@ pub struct RunRequest {
     pub deadline: Option<Instant>,
     /// Run only this version.
     pub expected_digest: Option<Digest>,
+    /// The approval that a mutating or dangerous skill needs.
+    pub approval_id: Option<String>,
     /// Kept with the run.
     pub labels: HashMap<String, String>,
 }
@@ -86,18 +90,20 @@ struct Inner {
     table: RunTable,
     /// Large or costly arguments that are looked at.
     checks: Arc<Semaphore>,
+    gate: Gate,
     tasks: std::sync::Mutex<JoinSet<()>>,
 }
 
 impl Runner {
-    /// Over a mirror and a pool of slots; `environment` is all that a manifest can allow.
+    /// Over a mirror and a pool of slots; `environment` is all that a manifest can allow, `gate` what runs need that are
+    /// not safe.
     #[must_use]
-    pub fn new(limits: Limits, environment: BTreeMap<String, String>, mirror: Mirror, pool: Pool) -> Self {
+    pub fn new(limits: Limits, environment: BTreeMap<String, String>, mirror: Mirror, pool: Pool, gate: Gate) -> Self {
         let admission = Admission::new(limits.slots, limits.queue);
         let table = RunTable::new(limits.keep_finished);
         let checks = Arc::new(Semaphore::new(CHECKS));
         let tasks = Default::default();
-        Self { inner: Arc::new(Inner { limits, environment, mirror, pool, admission, table, checks, tasks }) }
+        Self { inner: Arc::new(Inner { limits, environment, mirror, pool, admission, table, checks, gate, tasks }) }
     }
 
     /// Starts a run, or finds the one that this call started before.
@@ -123,8 +129,14 @@ impl Runner {
         if let Some(found) = self.find_same(&request, &fingerprint)? {
             return Ok(found);
         }
+        if let Some(found) = self.find_earlier(&request, &fingerprint).await? {
+            return Ok(found);
+        }
         let catalog = self.catalog()?;
         let permitted = permit(&inner.mirror, &catalog, &request)?;
+        if permitted.needs_approval {
+            request.caller.require(&[Role::Orchestrator])?;
+        }
         let MirroredSkill { skill, schema, .. } = &*permitted.skill;
         let subprocess = &permitted.subprocess;
         let arguments = match schema {
@@ -152,14 +164,19 @@ impl Runner {
             agent: request.agent.clone(),
             caller: request.caller.identity().to_owned(),
             args_sha256: arguments.sha256(),
+            approval_id: request.approval_id.take(),
             labels: std::mem::take(&mut request.labels),
+            accepted_at: SystemTime::now(),
         });
         let reader = run.events.read().ok_or_else(|| expired(&run.id))?;
         run.events.push(Event::Accepted { queue_position: ticket.position() });
         inner.table.insert(&run);
+        let guarded = run.approval_id.as_deref().filter(|_| permitted.needs_approval);
+        let guarded = guarded.map(|approval| Guarded::new(inner.gate.clone(), &run, approval));
         let job = Job {
             run: Arc::clone(&run),
             ticket,
+            guarded,
             package: permitted.package,
             entry: subprocess.entry.to_string(),
             environment: environment::allowed(&subprocess.env_allow, |name| inner.environment.get(name).cloned()),
@@ -257,6 +274,44 @@ impl Runner {
         Ok(Some((run, reader)))
     }
 
+    /// The run of an earlier life of this executor, which is not run again.
+    async fn find_earlier(
+        &self,
+        request: &RunRequest,
+        fingerprint: &Digest,
+    ) -> Result<Option<(Arc<Run>, Reader)>, Refusal> {
+        let Some(id) = &request.run_id else { return Ok(None) };
+        let found = self.inner.gate.journal.find(id).await.map_err(|error| {
+            error!(%error, "a run could not be looked for in the journal");
+            let message = format!(
+                "whether run {id} was made before cannot be read from this executor's journal, so it is not started; the log has the cause"
+            );
+            Refusal::new(Reason::Internal, message)
+        })?;
+        // Without an end, it is a run of this life: the table has it.
+        let Some(Record { outcome: Some(outcome), .. }) = &found else { return Ok(None) };
+        let (outcome, Some(record)) = (*outcome, found) else { return Ok(None) };
+        if record.request != *fingerprint {
+            return Err(reused(id));
+        }
+        if outcome != Outcome::Lost {
+            return Err(expired(id).with("outcome", outcome.as_str()));
+        }
+        // Asked twice at once, the first has put it into the table meanwhile.
+        if let Some(found) = self.find_same(request, fingerprint)? {
+            return Ok(Some(found));
+        }
+        let run = lost(record);
+        let reader = run.events.read().ok_or_else(|| expired(id))?;
+        run.events.push(Event::Accepted { queue_position: 0 });
+        let finished = Arc::new(Remains::default().ended_by(&Cause::ExecutorLost, None));
+        run.finished(Arc::clone(&finished));
+        run.events.finish(None, Event::Finished(finished));
+        self.inner.table.insert(&run);
+        self.inner.table.ended(&run);
+        Ok(Some((run, reader)))
+    }
+
     fn catalog(&self) -> Result<Arc<MirroredCatalog>, Refusal> {
         if self.inner.admission.is_closed() {
             return Err(draining());
@@ -275,7 +330,7 @@ impl Runner {
 
     fn spawn(&self, job: Job, span: Span) {
         let runner = self.clone();
-        let run = Arc::clone(&job.run);
+        let (run, guarded) = (Arc::clone(&job.run), job.guarded.clone());
         let task = async move {
             match job.execute().await {
                 Ok((finished, result)) => {
@@ -286,6 +341,9 @@ impl Runner {
                         wall_ms = finished.figures.usage.wall.as_millis(),
                         "run finished"
                     );
+                    if let Some(guarded) = guarded {
+                        guarded.ended(finished.outcome).await;
+                    }
                     let finished = Arc::new(finished);
                     run.finished(Arc::clone(&finished));
                     run.events.finish(result.as_ref(), Event::Finished(finished));
@@ -293,6 +351,10 @@ impl Runner {
                 }
                 Err(refusal) => {
                     info!(reason = refusal.reason().as_str(), "run refused before it was started");
+                    // From the journal first: once it is gone from the table, the same call may come again.
+                    if let Some(guarded) = guarded {
+                        guarded.refused().await;
+                    }
                     runner.inner.table.remove(&run);
                     run.events.finish(None, Event::Refused(refusal));
                 }
@@ -310,13 +372,36 @@ fn limit(subprocess: &Subprocess, asked: Option<Duration>, most: Duration) -> Du
     asked.map_or(own, |asked| asked.min(own))
 }
 
+/// A run that went on when the executor died; what it did is not known.
+fn lost(record: Record) -> Arc<Run> {
+    Run::new(NewRun {
+        id: Some(record.id),
+        request: record.request,
+        skill: record.skill,
+        digest: record.digest,
+        agent: record.agent,
+        caller: record.caller,
+        args_sha256: record.args_sha256,
+        approval_id: Some(record.approval_id),
+        labels: HashMap::new(),
+        accepted_at: record.accepted_at,
+    })
+}
+
 /// All that makes two calls the same call, the caller included; what only bounds the wait for it, as the deadline, does not.
 fn fingerprint(request: &RunRequest, arguments: &Arguments) -> Digest {
     let mut labels: Vec<_> = request.labels.iter().collect();
     labels.sort();
-    let caller = request.caller.identity();
-    let parts =
-        (caller, &request.skill, &request.agent, arguments.sha256(), request.timeout, request.expected_digest, labels);
+    let parts = (
+        request.caller.identity(),
+        &request.skill,
+        &request.agent,
+        arguments.sha256(),
+        request.timeout,
+        request.expected_digest,
+        &request.approval_id,
+        labels,
+    );
     Digest::of(format!("{parts:?}").as_bytes())
 }
 

@@ -40,6 +40,8 @@ pub struct Run {
     pub caller: String,
     /// Of the argument bytes.
     pub args_sha256: Digest,
+    /// The approval that it was asked for with.
+    pub approval_id: Option<String>,
     /// As the request gave them.
     pub labels: HashMap<String, String>,
     /// When it got its id.
@@ -73,8 +75,12 @@ pub struct NewRun {
     pub caller: String,
     /// See [`Run::args_sha256`].
     pub args_sha256: Digest,
+    /// See [`Run::approval_id`].
+    pub approval_id: Option<String>,
     /// See [`Run::labels`].
     pub labels: HashMap<String, String>,
+    /// See [`Run::accepted_at`].
+    pub accepted_at: SystemTime,
 }
 
 /// Ended runs, oldest first, with what their events hold.
@@ -85,7 +91,7 @@ struct Ended {
 }
 
 impl Run {
-    /// A run that was accepted now.
+    /// A run that has not started.
     #[must_use]
     pub fn new(new: NewRun) -> Arc<Self> {
         Arc::new(Self {
@@ -97,8 +103,9 @@ impl Run {
             agent: new.agent,
             caller: new.caller,
             args_sha256: new.args_sha256,
+            approval_id: new.approval_id,
             labels: new.labels,
-            accepted_at: SystemTime::now(),
+            accepted_at: new.accepted_at,
             events: Arc::default(),
             progress: Mutex::default(),
         })
@@ -188,11 +195,7 @@ impl RunTable {
         let known = inner.runs.get(id).map(|run| run.request).or_else(|| inner.used_requests.get(id).copied());
         match known {
             None => Ok(None),
-            Some(known) if known != *request => {
-                let message =
-                    format!("run_id {id} belongs to another request or caller: choose a new id for a new run");
-                Err(Refusal::new(Reason::RunIdReused, message).with("run_id", id.as_str()))
-            }
+            Some(known) if known != *request => Err(reused(id)),
             Some(_) => match inner.runs.get(id) {
                 Some(run) => Ok(Some(Arc::clone(run))),
                 None => Err(expired(id)),
@@ -278,6 +281,13 @@ impl Ended {
     }
 }
 
+/// What a call gets whose id belongs to another request.
+#[must_use]
+pub fn reused(id: &RunId) -> Refusal {
+    let message = format!("run_id {id} belongs to another request: choose a new id for a new run");
+    Refusal::new(Reason::RunIdReused, message).with("run_id", id.as_str())
+}
+
 /// What a call gets whose run's events are gone.
 #[must_use]
 pub fn expired(id: &RunId) -> Refusal {
@@ -299,7 +309,9 @@ mod tests {
             agent: String::new(),
             caller: String::new(),
             args_sha256: Digest::of(b"{}"),
+            approval_id: None,
             labels: HashMap::new(),
+            accepted_at: SystemTime::now(),
         })
     }
 
@@ -346,8 +358,18 @@ mod tests {
                 let base = run(None, b"1");
                 let (request, skill, digest) = (base.request, base.skill.clone(), base.digest);
                 let (agent, args_sha256) = (String::new(), digest);
-                let run =
-                    Run::new(NewRun { id, request, skill, digest, agent, caller: String::new(), args_sha256, labels });
+                let run = Run::new(NewRun {
+                    id,
+                    request,
+                    skill,
+                    digest,
+                    agent,
+                    caller: String::new(),
+                    approval_id: None,
+                    args_sha256,
+                    labels,
+                    accepted_at: SystemTime::now(),
+                });
                 let finished =
                     Finished { stderr_tail: text.clone(), stdout_head: text.clone(), ..Finished::for_tests() };
                 run.events.finish(None, Event::Finished(Arc::new(finished)));

@@ -85,8 +85,10 @@ mod tests {
             digest: Digest::of(b"x"),
             agent: String::new(),
             caller: String::new(),
+            approval_id: None,
             args_sha256: Digest::of(b"{}"),
             labels: Default::default(),
+            accepted_at: std::time::SystemTime::now(),
         });
         let reader = run.events.read().unwrap();
         let result: Arc<str> = Arc::from("x".repeat(1 << 20));

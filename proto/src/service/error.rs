@@ -61,6 +61,8 @@ pub enum Reason {
     Draining,
     /// There is no catalog yet, or it is too old.
     NotReady,
+    /// The registry is needed, and does not answer.
+    RegistryUnavailable,
     /// The skill's package is not here yet.
     PackageNotMirrored,
     /// The files on disk are no longer those of the digest.
@@ -111,6 +113,7 @@ impl Reason {
             Self::ExecutorFull => (Code::ResourceExhausted, "EXECUTOR_FULL"),
             Self::Draining => (Code::Unavailable, "DRAINING"),
             Self::NotReady => (Code::Unavailable, "NOT_READY"),
+            Self::RegistryUnavailable => (Code::Unavailable, "REGISTRY_UNAVAILABLE"),
             Self::PackageNotMirrored => (Code::Unavailable, "PACKAGE_NOT_MIRRORED"),
             Self::PackageChanged => (Code::Aborted, "PACKAGE_CHANGED"),
             Self::CallerUnknown => (Code::Unauthenticated, "CALLER_UNKNOWN"),
