@@ -53,3 +53,20 @@ expect "without a token nothing is told" 'CALLER_UNKNOWN' \
     grpcurl -plaintext "$registry" skillyard.registry.v1.CatalogService/ListSkills
 expect "without a token nothing is run" 'CALLER_UNKNOWN' \
     env -u SKILLYARD_TOKEN_FILE executor-svc run log_summary --args "$sample"
+
+# The disk cleaner as its author meant it: asked for, signed by somebody else, run once.
+junk=$(mktemp -d)
+trap 'rm -rf -- "$junk"' EXIT
+touch -d '30 days ago' "$junk/old" && touch "$junk/new"
+arguments="{\"directory\": \"$junk\", \"older_than_days\": 7, \"dry_run\": false}"
+asked=$(as orchestrator -plaintext -d "{\"agent\": \"operator\", \"skill\": \"disk_cleaner\", \"args_json\": $(printf %s "$arguments" | python3 -c "import json, sys; print(json.dumps(sys.stdin.read()))"), \"reason\": \"full\"}" \
+    "$registry" skillyard.registry.v1.ApprovalService/RequestApproval 2>&1) || true
+approval=$(sed -n 's/^ *"id": "\(.*\)",$/\1/p' <<<"$asked")
+clean=(executor-svc run disk_cleaner --agent operator --args "$arguments" --approval-id "$approval")
+expect "an approval that nobody signed is refused" 'APPROVAL_PENDING' "${clean[@]}"
+expect "nobody signs their own request" 'CALLER_NOT_ALLOWED' registry-svc approvals approve "$approval"
+expect "an approver sees the arguments and signs" 'APPROVED' \
+    registry-svc approvals approve "$approval" --token-file "$access/alice.token" --comment "looked at it"
+expect "an approved run is made" '"deleted"' "${clean[@]}"
+[[ ! -e $junk/old && -e $junk/new ]] || { echo "callers: the approved run did not do what it was for" >&2; exit 1; }
+expect "and made once" 'APPROVAL_INVALID' "${clean[@]}"
