@@ -398,7 +398,8 @@ async fn health_and_reflection() {
 
     let world = World::new();
     let registry = world.serve(&[]).await;
-    let services = ["CatalogService", "AgentService", "PackageService", "ApprovalService"].map(|s| format!("skillyard.registry.v1.{s}"));
+    let services = ["CatalogService", "AgentService", "PackageService", "ApprovalService"]
+        .map(|s| format!("skillyard.registry.v1.{s}"));
     let mut health = HealthClient::new(registry.channel.clone());
     for service in services.iter().map(String::as_str).chain([""]) {
         let request = HealthCheckRequest { service: service.into() };
