@@ -285,10 +285,10 @@ mod tests {
         let mut line = String::new();
         BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
         let pid = i32::try_from(child.id()).unwrap();
-        // While it execs, a process has no command line.
-        let execs = |found: &Vec<Process>| found.iter().any(|process| process.command.starts_with('['));
-        let found = std::iter::repeat_with(|| descendants(pid)).find(|found| !execs(found)).unwrap();
-        assert_eq!(found.iter().map(|p| (&*p.command, p.parent)).collect::<Vec<_>>(), [("sleep 3600", pid)]);
+        // Until it has become another program, it is the shell's copy, and for a moment it has no command line.
+        let became = |found: &Vec<Process>| found.iter().all(|process| process.command == "sleep 3600");
+        let found = std::iter::repeat_with(|| descendants(pid)).find(became).unwrap();
+        assert_eq!(found.iter().map(|process| process.parent).collect::<Vec<_>>(), [pid]);
         assert!(found[0].lives() && open_files(pid) >= 2 && memory(pid, "VmRSS") > 1 << 12);
         child.kill().unwrap();
         assert!(std::iter::from_fn(|| read(pid)).find(|process| !process.lives()).is_some());
