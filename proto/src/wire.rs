@@ -257,6 +257,21 @@ pub fn struct_from_wire(message: prost_types::Struct) -> Map<String, Value> {
     message.fields.into_iter().map(|(k, v)| (k, value_from_wire(v))).collect()
 }
 
+/// Whether every number of a Struct can be said in JSON, which has no NaN and no infinity.
+#[must_use]
+pub fn is_finite(args: &prost_types::Struct) -> bool {
+    args.fields.values().all(value_is_finite)
+}
+
+fn value_is_finite(value: &prost_types::Value) -> bool {
+    match &value.kind {
+        Some(PbValueKind::NumberValue(n)) => n.is_finite(),
+        Some(PbValueKind::ListValue(list)) => list.values.iter().all(value_is_finite),
+        Some(PbValueKind::StructValue(map)) => is_finite(map),
+        _ => true,
+    }
+}
+
 fn value_from_wire(message: prost_types::Value) -> Value {
     match message.kind {
         None | Some(PbValueKind::NullValue(_)) => Value::Null,

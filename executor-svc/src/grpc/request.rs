@@ -7,7 +7,7 @@ use skillyard::arguments::RawArguments;
 use skillyard::pb::executor::v1 as pb;
 use skillyard::service::caller::Caller;
 use skillyard::service::error::{Reason, Refusal};
-use skillyard::wire::struct_from_wire;
+use skillyard::wire::{is_finite, struct_from_wire};
 use tonic::metadata::MetadataMap;
 
 use crate::run::RunRequest;
@@ -88,20 +88,6 @@ pub(super) fn run_request(
         approval_id,
         labels: message.labels,
     })
-}
-
-fn is_finite(args: &prost_types::Struct) -> bool {
-    args.fields.values().all(value_is_finite)
-}
-
-fn value_is_finite(value: &prost_types::Value) -> bool {
-    use prost_types::value::Kind;
-    match &value.kind {
-        Some(Kind::NumberValue(n)) => n.is_finite(),
-        Some(Kind::ListValue(list)) => list.values.iter().all(value_is_finite),
-        Some(Kind::StructValue(map)) => is_finite(map),
-        _ => true,
-    }
 }
 
 /// A refusal of one field.

@@ -7,7 +7,7 @@ use skillyard::Digest;
 use skillyard::arguments::{Arguments, RawArguments};
 use skillyard::pb::registry::v1 as pb;
 use skillyard::service::error::{Reason, Refusal};
-use skillyard::wire::struct_from_wire;
+use skillyard::wire::{is_finite, struct_from_wire};
 
 const DEFAULT_TTL: Duration = Duration::from_secs(15 * 60);
 const MAX_TTL: Duration = Duration::from_secs(24 * 60 * 60);
@@ -110,18 +110,4 @@ fn id(field: &str, text: &str) -> Result<String, Refusal> {
 
 fn invalid(field: &str, what: &str) -> Refusal {
     Refusal::new(Reason::InvalidRequest, format!("{field}: {what}")).violation(field, what)
-}
-
-fn is_finite(args: &prost_types::Struct) -> bool {
-    args.fields.values().all(value_is_finite)
-}
-
-fn value_is_finite(value: &prost_types::Value) -> bool {
-    use prost_types::value::Kind;
-    match &value.kind {
-        Some(Kind::NumberValue(n)) => n.is_finite(),
-        Some(Kind::ListValue(list)) => list.values.iter().all(value_is_finite),
-        Some(Kind::StructValue(map)) => is_finite(map),
-        _ => true,
-    }
 }
