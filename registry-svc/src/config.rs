@@ -5,18 +5,22 @@ use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::{Parser, Subcommand};
 use skillyard::service::access::{Access, AccessOptions};
 use skillyard::service::telemetry::{self, LogFormat};
 
+use crate::check::{self, CheckArgs};
 use crate::client::ApprovalsArgs;
-use crate::source::{self, Layout, Tier};
+use crate::source::{self, Host, Layout, Tier};
 use crate::store::Database;
 use crate::store::approval::Signers;
 use crate::token::TokenCommand;
 
+/// The exit code for a command line that cannot be used.
+const USAGE: u8 = 64;
 const DEFAULT_LISTEN: &str = "127.0.0.1:50051";
 const DEFAULT_TIER: &str = "free";
 const DEFAULT_RESCAN: &str = "30s";
@@ -34,6 +38,8 @@ pub struct Config {
     pub access: Access,
     /// Where skills and agents are.
     pub layout: Layout,
+    /// What playbooks' requirements are held against.
+    pub host: Host,
     /// On whose behalf a call without an agent is answered.
     pub default_agent: Option<String>,
     /// Between two looks at files that nothing was heard of.
@@ -120,6 +126,12 @@ pub struct Raw {
     /// Where the default of --cloud-dir lies.
     #[arg(skip = std::env::var_os("HOME"))]
     home: Option<OsString>,
+    /// Where playbooks' programs are looked for.
+    #[arg(skip = std::env::var_os("PATH"))]
+    path: Option<OsString>,
+    /// What is set, without the values: settings that playbooks need.
+    #[arg(skip = std::env::vars_os().filter_map(|(name, _)| name.into_string().ok()).collect::<Vec<_>>())]
+    variables: Vec<String>,
 }
 
 /// What the binary does but serve.
@@ -130,6 +142,8 @@ pub enum Command {
     Token(TokenCommand),
     /// Lists, shows and signs approvals
     Approvals(ApprovalsArgs),
+    /// Says what is wrong with skills before a registry does
+    Check(CheckArgs),
 }
 
 /// One thing that is wrong with a configuration.
@@ -143,6 +157,28 @@ pub struct Fault {
 }
 
 impl Raw {
+    /// What the command line and the environment say.
+    ///
+    /// # Errors
+    /// They cannot be used, or ask for help: the answer is written, and this is the exit code.
+    pub fn read() -> Result<Self, ExitCode> {
+        Self::try_parse().map_err(|error| {
+            let is_check = std::env::args_os().nth(1).is_some_and(|first| first == "check");
+            let code = match error.use_stderr() {
+                false => 0,
+                true if is_check => check::USAGE,
+                true => USAGE,
+            };
+            error.print().map_or(ExitCode::FAILURE, |()| ExitCode::from(code))
+        })
+    }
+
+    /// The host that skills are looked at on.
+    #[must_use]
+    pub fn host(&self) -> Host {
+        Host::new(self.path.as_deref().unwrap_or_default(), self.variables.iter().cloned())
+    }
+
     /// How faults are told.
     #[must_use]
     pub fn log_format(&self) -> LogFormat {
@@ -184,7 +220,8 @@ impl Config {
                 let cloud_dir = cloud_dir(raw);
                 let layout = Layout { external_dirs, skill_roots, cloud_dir, workspace, tier, agents_dir };
                 let signers = Signers { mutating, dangerous };
-                Ok(Self { listen, access, layout, default_agent, rescan_interval, database, signers })
+                let host = raw.host();
+                Ok(Self { listen, access, layout, host, default_agent, rescan_interval, database, signers })
             }
             _ => Err(checker.faults),
         }

@@ -3,6 +3,7 @@
 //! One way through: roots, discovery, values, catalog, an agent's view, gRPC. Nothing flows back.
 
 pub mod catalog;
+pub mod check;
 pub mod client;
 pub mod config;
 pub mod grpc;
@@ -54,7 +55,8 @@ pub async fn run(config: Config, listener: TcpListener, shutdown: impl Future<Ou
     let (mut routes, health) = serve::routes(&grpc::SERVICES)?;
     set_health(&health, ServingStatus::NotServing).await;
     let (store, keeper) = store::start(&config.database).await?;
-    let (catalogs, loader) = catalog::reload::start(source::roots(&config.layout), config.rescan_interval);
+    let (catalogs, loader) =
+        catalog::reload::start_on(config.host, source::roots(&config.layout), config.rescan_interval);
     grpc::add(&mut routes, &catalogs, config.default_agent.clone(), &store, config.signers.clone());
     tracing::info!(address = %listener.local_addr()?, "listening");
     let mut loader = tokio::spawn(loader);

@@ -1,26 +1,26 @@
-//! The shell: logs, configuration, listener, run, exit code; or a client of a registry.
+//! The shell: logs, configuration, listener, run, exit code; or a command that serves nothing.
 
 use std::process::ExitCode;
 
-use clap::Parser as _;
-use registry_svc::client;
 use registry_svc::config::{Command, Config, Raw};
+use registry_svc::{check, client};
 use skillyard::service::shell;
 
 fn main() -> ExitCode {
-    let raw = match Raw::try_parse() {
+    let raw = match Raw::read() {
         Ok(raw) => raw,
-        Err(error) => {
-            let code = if error.use_stderr() { 64 } else { 0 };
-            return error.print().map_or(ExitCode::FAILURE, |()| ExitCode::from(code));
-        }
+        Err(code) => return code,
     };
-    if let Some(Command::Token(command)) = &raw.command {
-        return command.run().map_or_else(|error| shell::failure(&error), |()| ExitCode::SUCCESS);
-    }
-    if let Some(Command::Approvals(args)) = raw.command {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-        return runtime.map_or(ExitCode::FAILURE, |runtime| runtime.block_on(client::run(args)).into());
+    match &raw.command {
+        Some(Command::Token(command)) => {
+            return command.run().map_or_else(|error| shell::failure(&error), |()| ExitCode::SUCCESS);
+        }
+        Some(Command::Approvals(args)) => {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+            return runtime.map_or(ExitCode::FAILURE, |runtime| runtime.block_on(client::run(args.clone())).into());
+        }
+        Some(Command::Check(args)) => return check::run(args, raw.host()).into(),
+        None => {}
     }
     let config = match Config::check(&raw) {
         Ok(config) => config,

@@ -11,7 +11,7 @@ use tokio::time::{Instant, sleep_until};
 use super::scanner::{ROOT_TIMEOUT, Scanner};
 use super::snapshot::{Catalog, Difference};
 use super::{load, log};
-use crate::source::Root;
+use crate::source::{Host, Look, Root};
 
 /// Notifications come in bursts: after the last of one, but never later than `LONGEST_BURST` after the first.
 const BURST_END: Duration = Duration::from_millis(100);
@@ -51,10 +51,19 @@ pub enum Unavailable {
 
 /// Catalogs of these roots, and the task that makes them, which runs until it is dropped.
 pub fn start(roots: Vec<Root>, rescan: Duration) -> (Catalogs, impl Future<Output = ()> + Send) {
+    start_with(Look::default(), roots, rescan)
+}
+
+/// The same, on a host against which what playbooks require is held.
+pub fn start_on(host: Host, roots: Vec<Root>, rescan: Duration) -> (Catalogs, impl Future<Output = ()> + Send) {
+    start_with(Look { host: Some(host), ..Look::default() }, roots, rescan)
+}
+
+fn start_with(look: Look, roots: Vec<Root>, rescan: Duration) -> (Catalogs, impl Future<Output = ()> + Send) {
     let (publish, current) = watch::channel(None);
     let (sender, requests) = mpsc::channel(REQUESTS);
     let hint = Arc::new(Notify::new());
-    let scanners = roots.into_iter().map(|root| Scanner::new(root, Arc::clone(&hint))).collect();
+    let scanners = roots.into_iter().map(|root| Scanner::new(look.clone(), root, Arc::clone(&hint))).collect();
     let loader = Loader { scanners, publish, requests, hint: Arc::clone(&hint), rescan };
     (Catalogs { current, requests: sender, hint }, loader.run())
 }

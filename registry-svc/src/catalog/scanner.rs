@@ -48,8 +48,8 @@ pub(super) struct Known {
 }
 
 impl Scanner {
-    pub(super) fn new(root: Root, hint: Arc<Notify>) -> Self {
-        Self::with(root, hint, Arc::new(look))
+    pub(super) fn new(how: source::Look, root: Root, hint: Arc<Notify>) -> Self {
+        Self::with(root, hint, Arc::new(move |root, latest| look(&how, root, latest)))
     }
 
     fn with(root: Root, hint: Arc<Notify>, look: LookAt) -> Self {
@@ -133,12 +133,12 @@ impl Scanner {
     }
 }
 
-fn look(root: &Root, latest: Option<&Scanned>) -> Scanned {
+fn look(how: &source::Look, root: &Root, latest: Option<&Scanned>) -> Scanned {
     match (root.kind, latest) {
         (RootKind::Skills(_), Some(Scanned::Skills(latest))) => {
-            Scanned::Skills(source::scan_skills(root, Some(latest)))
+            Scanned::Skills(source::scan_skills_with(how, root, Some(latest)))
         }
-        (RootKind::Skills(_), _) => Scanned::Skills(source::scan_skills(root, None)),
+        (RootKind::Skills(_), _) => Scanned::Skills(source::scan_skills_with(how, root, None)),
         (RootKind::Agents, Some(Scanned::Agents(latest))) => Scanned::Agents(source::scan_agents(root, Some(latest))),
         (RootKind::Agents, _) => Scanned::Agents(source::scan_agents(root, None)),
     }

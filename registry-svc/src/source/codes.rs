@@ -93,7 +93,8 @@ pub const E_NAME_TAKEN: &str = "E_NAME_TAKEN";
 
 /// A hidden directory or `node_modules` holds a manifest and was not entered. Move the skill, if it is one.
 pub const W_NOT_ENTERED: &str = "W_NOT_ENTERED";
-/// A directory under a playbook root has a `skill.json` and no `SKILL.md`. Subprocess skills belong under external roots.
+/// A `skill.json` under a playbook root, or a `SKILL.md` under an external root. Subprocess skills belong under external
+/// roots, playbooks under playbook roots.
 pub const W_KIND_NOT_HERE: &str = "W_KIND_NOT_HERE";
 /// A `SKILL.md` lies elsewhere than exactly one level below its root. Move its directory directly under the root.
 pub const W_LEVEL: &str = "W_LEVEL";
@@ -125,13 +126,32 @@ pub const W_NAME_NOT_DIRECTORY: &str = "W_NAME_NOT_DIRECTORY";
 /// The file's name is not the id that the admin server published it under, which is the one that counts. Make them the
 /// same where it is published.
 pub const W_NAME_NOT_ID: &str = "W_NAME_NOT_ID";
-/// A name that the Agent Skills specification does not allow. Write 1 to 64 lower-case letters, digits and single inner
-/// hyphens.
+/// A name has more than the 64 characters that the Agent Skills specification allows. Shorten it.
+pub const W_SPEC_NAME_LENGTH: &str = "W_SPEC_NAME_LENGTH";
+/// A name has characters that the Agent Skills specification does not allow. Write lower-case letters, digits and hyphens
+/// only.
 pub const W_SPEC_NAME: &str = "W_SPEC_NAME";
+/// A name has a hyphen at an end, or two in a row, which the Agent Skills specification does not allow. Remove it.
+pub const W_SPEC_NAME_HYPHENS: &str = "W_SPEC_NAME_HYPHENS";
 /// A description has more than the 1,024 characters that the Agent Skills specification allows. Shorten it.
 pub const W_SPEC_DESCRIPTION: &str = "W_SPEC_DESCRIPTION";
-/// `compatibility` has more than the 500 characters that the Agent Skills specification allows. Shorten it.
+/// `compatibility` is empty, or has more than the 500 characters that the Agent Skills specification allows. Write 1 to
+/// 500, or leave the key out.
 pub const W_SPEC_COMPATIBILITY: &str = "W_SPEC_COMPATIBILITY";
+/// A value of `metadata` is no text, and the Agent Skills specification allows text only. Quote it.
+pub const W_SPEC_METADATA: &str = "W_SPEC_METADATA";
+/// `allowed-tools` is a list, and the Agent Skills specification has one text there. Write the tools with blanks between
+/// them.
+pub const W_SPEC_ALLOWED_TOOLS: &str = "W_SPEC_ALLOWED_TOOLS";
+/// A key that the Agent Skills specification does not have at the top level. Put it under `metadata`.
+pub const W_SPEC_KEY: &str = "W_SPEC_KEY";
+/// `metadata.os` does not name the system of this host. Add it if the skill works there.
+pub const W_REQUIRES_OS: &str = "W_REQUIRES_OS";
+/// A program of `metadata.requires.bins` is not on this host's PATH. Install it.
+pub const W_REQUIRES_BIN: &str = "W_REQUIRES_BIN";
+/// A setting of `metadata.requires.config` is not among this host's environment variables (`aws.region` is `AWS_REGION`).
+/// Set it.
+pub const W_REQUIRES_CONFIG: &str = "W_REQUIRES_CONFIG";
 /// A key has another type than is understood; it is kept as an unknown key. Write the type that the message names.
 pub const W_KEY_TYPE: &str = "W_KEY_TYPE";
 /// A tool's class that nobody knows. Write `safe` (or `read`), `mutating` or `dangerous`.

@@ -14,19 +14,26 @@ use super::playbook::Identity;
 use super::skill::Place;
 use super::text::MAX_TEXT_BYTES;
 use super::walk::{self, Walk};
-use super::{AgentScan, Candidate, Root, RootKind, RootState, Scan, SkillScan, agent_file, cloud, codes, skill};
+use super::{AgentScan, Candidate, Look, Root, RootKind, RootState, Scan, SkillScan, agent_file, cloud, codes, skill};
 
 /// Looks at a root of skills.
 #[must_use]
 pub fn scan_skills(root: &Root, previous: Option<&SkillScan>) -> SkillScan {
+    scan_skills_with(&Look::default(), root, previous)
+}
+
+/// Looks at a root of skills, in this way. What is known of it must have been seen in the same way.
+#[must_use]
+pub fn scan_skills_with(look: &Look, root: &Root, previous: Option<&SkillScan>) -> SkillScan {
     let RootKind::Skills(source) = root.kind else { return Scan::new(root.clone(), Vec::new()) };
     let canonical = match open_root(root) {
         Ok(canonical) => canonical,
         Err(scan) => return scan,
     };
-    let Walk { manifests, others: mut candidates } = match source {
-        Source::External => walk::subprocess(&root.path, &canonical),
-        _ => walk::playbooks(&root.path, &canonical),
+    let Walk { manifests, others: mut candidates } = match (source, &look.within) {
+        (Source::External, within) => walk::subprocess(within.as_ref().unwrap_or(&root.path), &root.path, &canonical),
+        (_, Some(directory)) => walk::playbook(directory),
+        (_, None) => walk::playbooks(&root.path, &canonical),
     };
     let mut ids = HashMap::new();
     if source == Source::Cloud
@@ -40,7 +47,7 @@ pub fn scan_skills(root: &Root, previous: Option<&SkillScan>) -> SkillScan {
     }
     let mut memory = Memory::default();
     for path in manifests {
-        let place = Place { root: &root.path, canonical: &canonical, source, ids: &ids };
+        let place = Place { root: &root.path, canonical: &canonical, source, ids: &ids, look };
         let known = previous.and_then(|scan| Some((scan.candidate(&path)?, scan.memory.get(&path)?)));
         let Some((candidate, remembered)) = skill::read(&place, &path, known) else { continue };
         if let Some(remembered) = remembered {

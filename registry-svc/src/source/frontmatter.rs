@@ -59,23 +59,53 @@ fn is_fence(line: &str) -> bool {
 
 fn fence_fault(error: FenceError, text: &str) -> Fault {
     let FenceError::Unclosed = error;
-    let indented = text.lines().position(|line| line.starts_with([' ', '\t']) && is_fence(line.trim_start()));
-    let hint = match indented {
-        Some(line) => format!("the `---` in line {} does not stand at the line's start", line + 1),
+    let near = text.lines().enumerate().skip(1).find_map(|(index, line)| Some((index + 1, nearly_fence(line)?)));
+    let hint = match near {
+        Some((line, why)) => format!("the line {line} {why}: write `---` alone, at the line's start"),
         None => "add a line `---` behind the last key".to_owned(),
     };
     let message = format!("the frontmatter is not closed: {hint}");
     Fault::at(codes::E_FRONTMATTER_UNCLOSED, Stage::Parse, (1, 1), message)
 }
 
+/// Why a line that was meant to be a fence is none.
+fn nearly_fence(line: &str) -> Option<&'static str> {
+    let trimmed = line.trim();
+    if line.starts_with([' ', '\t']) && is_fence(trimmed) {
+        return Some("does not begin with its `---`");
+    }
+    let dashes = |c: char| matches!(c, '-' | '\u{2010}'..='\u{2015}' | '\u{2212}');
+    let nearly = trimmed.chars().count() >= 2 && trimmed.chars().all(dashes) && !is_fence(trimmed);
+    nearly.then_some("is not three hyphens")
+}
+
+/// What was meant by a file that does not begin with a fence, where that can be told.
 fn with_late_fence(message: &str, file: &Text) -> String {
-    let late = file.as_str().lines().position(|line| !line.trim().is_empty());
-    match late {
-        Some(line) if line > 0 && file.as_str().lines().nth(line).is_some_and(is_fence) => {
-            format!("{message}; the `---` in line {} must be the first line", line + 1)
-        }
+    let mut lines = file.as_str().lines().enumerate().skip_while(|(_, line)| line.trim().is_empty());
+    let Some((first, text)) = lines.next() else { return format!("{message}; the file is empty") };
+    if is_fence(text) {
+        return format!("{message}; the `---` in line {} must be the first line", first + 1);
+    }
+    if let Some(why) = nearly_fence(text) {
+        return format!("{message}; the line {} {why}", first + 1);
+    }
+    if is_key(text) {
+        return format!("{message}; a line `---` is missing before line {}", first + 1);
+    }
+    // A rule of the body is a fence too, but no key follows it.
+    let mut rest = lines.skip_while(|(_, line)| !is_fence(line));
+    match (rest.next(), rest.find(|(_, line)| !line.trim().is_empty())) {
+        (Some((late, _)), Some((_, next))) if is_key(next) => format!(
+            "{message}; text stands before the frontmatter: move it behind, so that the `---` in line {} is the first line",
+            late + 1
+        ),
         _ => message.to_owned(),
     }
+}
+
+/// Whether it is one of the keys that every file has, and its value.
+fn is_key(line: &str) -> bool {
+    ["name:", "description:"].iter().any(|key| line.starts_with(key))
 }
 
 #[cfg(test)]
@@ -131,6 +161,28 @@ mod tests {
             bomb += &format!("a{i}: &a{i} [*a{0}, *a{0}]\n", i - 1);
         }
         assert!(of(&(bomb + "---\n")).is_err());
+    }
+
+    #[test]
+    fn what_was_meant_is_said() {
+        for (text, hint) in [
+            ("", "the file is empty"),
+            ("\n\n---\nname: x\n---\n", "the `---` in line 3 must be the first line"),
+            ("# X\n\n---\nname: x\n---\n", "the `---` in line 3 is the first line"),
+            ("<!-- c -->\n---\n\ndescription: x\n---\n", "the `---` in line 2 is the first line"),
+            ("name: x\ndescription: d\n---\n", "a line `---` is missing before line 1"),
+            ("----\nname: x\n----\n", "the line 1 is not three hyphens"),
+            (" ---\nname: x\n---\n", "the line 1 does not begin with its `---`"),
+            ("\u{2014}\u{2014}\nname: x\n", "the line 1 is not three hyphens"),
+            ("---\nname: x\n ---\n", "the line 3 does not begin with its `---`"),
+            ("---\nname: x\n----\nbody", "the line 3 is not three hyphens"),
+            ("---\nname: x\nbody", "add a line `---` behind the last key"),
+        ] {
+            let message = of(text).unwrap_err().message;
+            assert!(message.contains(hint), "{text:?}: {message}");
+        }
+        let rule = of("# X\n\ntext\n\n---\n\nmore\n").unwrap_err().message;
+        assert!(rule.ends_with("then `---`"), "{rule}");
     }
 
     proptest! {

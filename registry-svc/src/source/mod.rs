@@ -13,7 +13,9 @@ mod discover;
 mod entry;
 mod findings;
 mod frontmatter;
+mod host;
 mod json;
+mod look;
 mod manifest;
 mod memory;
 mod near;
@@ -23,12 +25,15 @@ mod playbook;
 mod root;
 mod schema;
 mod skill;
+mod specification;
 mod stamp;
 mod text;
 mod walk;
 mod yaml;
 
-pub use discover::{scan_agents, scan_skills};
+pub use discover::{scan_agents, scan_skills, scan_skills_with};
+pub use host::Host;
+pub use look::Look;
 pub use package::open;
 pub use root::{Layout, Tier, TierError, roots, split_dirs, split_roots};
 

@@ -10,6 +10,7 @@ use super::findings::Findings;
 use super::frontmatter;
 use super::manifest::class_of;
 use super::node::{Data, Fields, Node, list};
+use super::specification;
 use super::text::Text;
 
 /// A playbook whose frontmatter is right.
@@ -18,6 +19,8 @@ pub(crate) struct Sheet {
     pub(crate) name: SkillName,
     pub(crate) description: String,
     pub(crate) playbook: Playbook,
+    /// Where it says what it needs of the host.
+    pub(crate) requires_at: (u32, u32),
     pub(crate) card: Card,
     pub(crate) extra: Map<String, Value>,
 }
@@ -40,7 +43,9 @@ impl Identity {
 }
 
 /// The playbook, unless something is wrong with it.
-pub(crate) fn read(text: &Text, identity: &Identity, findings: &mut Findings) -> Option<Sheet> {
+///
+/// `strict`: what the Agent Skills specification refuses and Skillyard asks for is a warning too.
+pub(crate) fn read(text: &Text, identity: &Identity, strict: bool, findings: &mut Findings) -> Option<Sheet> {
     let found = match frontmatter::read(text) {
         Ok(found) => found,
         Err(fault) => {
@@ -48,6 +53,7 @@ pub(crate) fn read(text: &Text, identity: &Identity, findings: &mut Findings) ->
             return None;
         }
     };
+    specification::check(&found.text, &found.members, &identity.name(), strict, findings);
     let mut fields = Fields::new(&found.text, found.members);
     let name = name(&mut fields, identity, findings);
     let description = required(&mut fields, "description", findings).and_then(|(description, at)| {
@@ -56,7 +62,6 @@ pub(crate) fn read(text: &Text, identity: &Identity, findings: &mut Findings) ->
             findings.build(codes::E_DESCRIPTION_BLANK, at, message);
             return None;
         }
-        at_most(codes::W_SPEC_DESCRIPTION, "description", &description, 1024, at, findings);
         Some(description)
     });
     let card = Card {
@@ -66,19 +71,17 @@ pub(crate) fn read(text: &Text, identity: &Identity, findings: &mut Findings) ->
         use_when: fields.text("use_when", findings).unwrap_or_default(),
         example_prompts: fields.list("example_prompts", findings, one),
     };
-    let compatibility_at = fields.position_of("compatibility").unwrap_or_default();
-    let compatibility = fields.text("compatibility", findings).unwrap_or_default();
-    at_most(codes::W_SPEC_COMPATIBILITY, "compatibility", &compatibility, 500, compatibility_at, findings);
+    let requires_at = fields.position_of("metadata").unwrap_or_default();
     let playbook = Playbook {
         when_to_use: fields.text("when_to_use", findings).unwrap_or_default(),
         license: fields.text("license", findings).unwrap_or_default(),
-        compatibility,
+        compatibility: fields.text("compatibility", findings).unwrap_or_default(),
         allowed_tools: fields.list("allowed-tools", findings, tools_of_text),
         tools: tools(&mut fields, findings),
         requires: requires(&mut fields, findings),
         activation: activation(&mut fields, findings),
     };
-    let sheet = Sheet { name: name?, description: description?, playbook, card, extra: fields.rest() };
+    let sheet = Sheet { name: name?, description: description?, playbook, requires_at, card, extra: fields.rest() };
     findings.failed().is_none().then_some(sheet)
 }
 
@@ -102,7 +105,7 @@ fn name(fields: &mut Fields<'_>, identity: &Identity, findings: &mut Findings) -
             return None;
         }
     };
-    if !written.trim().nfc().eq(name.as_str().chars()) {
+    if !written.trim().nfkc().eq(name.as_str().nfkc()) {
         let (code, what) = match identity {
             Identity::Directory(_) => (codes::W_NAME_NOT_DIRECTORY, "its directory's name"),
             Identity::Cloud(_) => (codes::W_NAME_NOT_ID, "the id it was published under"),
@@ -110,25 +113,7 @@ fn name(fields: &mut Fields<'_>, identity: &Identity, findings: &mut Findings) -
         let message = format!("the name is {written:?}, and counts as {name}, {what}: write `name: {name}`");
         findings.warn(code, at, message);
     }
-    if !in_specification(name.as_str()) {
-        let message = format!(
-            "the Agent Skills specification allows no name {:?}: 1 to 64 lower-case letters, digits and single hyphens \
-             between them",
-            name.as_str()
-        );
-        findings.warn(codes::W_SPEC_NAME, at, message);
-    }
     Some(name)
-}
-
-/// Whether the Agent Skills specification (`name`) allows it.
-fn in_specification(name: &str) -> bool {
-    let allowed = |c: char| c == '-' || (c.is_alphanumeric() && c.to_lowercase().eq([c]));
-    name.chars().count() <= 64
-        && name.chars().all(allowed)
-        && !name.starts_with('-')
-        && !name.ends_with('-')
-        && !name.contains("--")
 }
 
 fn required(fields: &mut Fields<'_>, key: &str, findings: &mut Findings) -> Option<(String, (u32, u32))> {
@@ -142,16 +127,6 @@ fn required(fields: &mut Fields<'_>, key: &str, findings: &mut Findings) -> Opti
         return None;
     };
     Some((text.to_owned(), at))
-}
-
-fn at_most(code: &'static str, key: &str, text: &str, most: usize, at: (u32, u32), findings: &mut Findings) {
-    let characters = text.chars().count();
-    if characters > most {
-        let message = format!(
-            "{key} has {characters} characters, of which the Agent Skills specification allows {most}: shorten it"
-        );
-        findings.warn(code, at, message);
-    }
 }
 
 /// One text is one item.

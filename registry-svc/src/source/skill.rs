@@ -15,7 +15,7 @@ use super::memory::Remembered;
 use super::package::{self, Digests, Item, Rules};
 use super::playbook::{self, Identity, Sheet};
 use super::text::{MAX_SKILL_JSON_BYTES, MAX_TEXT_BYTES};
-use super::{Candidate, FoundSkill, Package, SourceFile, Stage, codes, entry, manifest};
+use super::{Candidate, FoundSkill, Look, Package, SourceFile, Stage, codes, entry, manifest};
 
 /// Where a manifest was found.
 pub(crate) struct Place<'a> {
@@ -23,6 +23,7 @@ pub(crate) struct Place<'a> {
     pub(crate) canonical: &'a Path,
     pub(crate) source: Source,
     pub(crate) ids: &'a HashMap<String, String>,
+    pub(crate) look: &'a Look,
 }
 
 impl Place<'_> {
@@ -107,7 +108,7 @@ fn read_once(place: &Place<'_>, path: &Path, known: Option<(&Candidate<FoundSkil
                 let message = "the directory's name is not UTF-8: rename it";
                 findings.build(codes::E_NAME_INVALID, (0, 0), message);
             }
-            let sheet = playbook::read(&text, &identity, &mut findings).filter(|_| valid);
+            let sheet = playbook::read(&text, &identity, place.look.strict, &mut findings).filter(|_| valid);
             (name, sheet.and_then(|sheet| book(&work, sheet, &mut now, &mut findings)))
         }
     };
@@ -213,6 +214,11 @@ fn subprocess(
 }
 
 fn book(work: &Work<'_>, sheet: Sheet, now: &mut Remembered, findings: &mut Findings) -> Option<FoundSkill> {
+    if let Some(host) = &work.place.look.host {
+        let mut watched = Vec::new();
+        host.check(&sheet.playbook.requires, sheet.requires_at, &mut watched, findings);
+        now.watch(watched);
+    }
     let items = now.items().to_vec();
     let (files, digest) = hashed(work, &items, now, findings)?;
     Some(FoundSkill {

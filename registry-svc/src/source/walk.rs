@@ -94,18 +94,25 @@ fn identity(metadata: &Metadata) -> (u64, u64) {
     (metadata.dev(), metadata.ino())
 }
 
-/// Every `skill.json` below an external root, at any depth. `canonical` is the root's canonical path.
+/// Every `skill.json` below a directory of an external root, or below all of it, at any depth. `canonical` is the root's
+/// canonical path.
 ///
 /// Links are followed last, so that a real directory is known by its own path, and each one once.
-pub(crate) fn subprocess(root: &Path, canonical: &Path) -> Walk {
+pub(crate) fn subprocess(top: &Path, root: &Path, canonical: &Path) -> Walk {
     let mut deep = Deep { left: MAX_ENTRIES, ..Deep::default() };
-    deep.descend(root, 0);
+    deep.descend(top, 0);
     while let Some((link, depth)) = deep.links.pop_front() {
         deep.follow(&link, depth, root, canonical);
     }
     for (path, error) in std::mem::take(&mut deep.closed) {
         if !deep.packaged(&path, root) {
             deep.walk.unreadable(&path, &error);
+        }
+    }
+    for path in std::mem::take(&mut deep.playbooks) {
+        if !deep.packaged(&path, root) {
+            let message = "playbooks are looked for under playbook roots only: move it there";
+            deep.walk.warn(&path, codes::W_KIND_NOT_HERE, message);
         }
     }
     deep.walk
@@ -117,6 +124,8 @@ struct Deep {
     visited: HashSet<(u64, u64)>,
     /// Directories with a manifest.
     packages: HashSet<PathBuf>,
+    /// Manifests of the other kind.
+    playbooks: Vec<PathBuf>,
     /// Linked directories and what may be such, with their depths, in the order they were found in.
     links: VecDeque<(PathBuf, usize)>,
     /// What could not be read.
@@ -165,6 +174,8 @@ impl Deep {
                 self.walk.manifests.push(path.to_owned());
             } else if name.eq_ignore_ascii_case(SKILL_JSON) {
                 self.walk.nearly(path, SKILL_JSON);
+            } else if name == SKILL_MD {
+                self.playbooks.push(path.to_owned());
             } else if entry.path_is_symlink() {
                 self.links.push_back((path.to_owned(), depth + entry.depth()));
             }
@@ -225,7 +236,7 @@ pub(crate) fn playbooks(root: &Path, canonical: &Path) -> Walk {
         match kind {
             Ok((path, kind)) if kind.is_dir() => real.push(path),
             Ok((path, kind)) if kind.is_symlink() => links.push(path),
-            Ok((path, _)) if path.file_name().is_some_and(|name| name == SKILL_MD) => {
+            Ok((path, _)) if path.file_name().is_some_and(|name| name.eq_ignore_ascii_case(SKILL_MD)) => {
                 let message = "a SKILL.md directly in the root is no skill: put it into a directory of its own";
                 walk.warn(&path, codes::W_LEVEL, message);
             }
@@ -238,16 +249,16 @@ pub(crate) fn playbooks(root: &Path, canonical: &Path) -> Walk {
     let mut visited = HashSet::new();
     for directory in real {
         if std::fs::metadata(&directory).is_ok_and(|metadata| visited.insert(identity(&metadata))) {
-            playbook(&mut walk, &directory);
+            one(&mut walk, &directory);
         }
     }
     for link in links {
         let name = link.file_name().unwrap_or_default();
         match std::fs::metadata(&link) {
-            Ok(metadata) if metadata.is_dir() && skipped(name) => playbook(&mut walk, &link),
+            Ok(metadata) if metadata.is_dir() && skipped(name) => one(&mut walk, &link),
             Ok(metadata) if metadata.is_dir() => match std::fs::canonicalize(&link) {
                 Ok(target) if !target.starts_with(canonical) => walk.escapes(&link, &target, root),
-                Ok(_) if visited.insert(identity(&metadata)) => playbook(&mut walk, &link),
+                Ok(_) if visited.insert(identity(&metadata)) => one(&mut walk, &link),
                 _ => {}
             },
             Ok(_) => {}
@@ -260,8 +271,14 @@ pub(crate) fn playbooks(root: &Path, canonical: &Path) -> Walk {
     walk
 }
 
-/// One directory under a playbook root.
-fn playbook(walk: &mut Walk, directory: &Path) {
+/// One directory under a playbook root, where not all of the root is meant.
+pub(crate) fn playbook(directory: &Path) -> Walk {
+    let mut walk = Walk::default();
+    one(&mut walk, directory);
+    walk
+}
+
+fn one(walk: &mut Walk, directory: &Path) {
     if skipped(directory.file_name().unwrap_or_default()) {
         return walk.not_entered(directory, &[SKILL_MD, SKILL_JSON]);
     }
@@ -287,8 +304,7 @@ fn playbook(walk: &mut Walk, directory: &Path) {
     let mut deeper: Vec<_> = entries
         .iter()
         .filter(|entry| !skipped(&entry.file_name()) && entry.file_type().is_ok_and(|kind| kind.is_dir()))
-        .map(|entry| entry.path().join(SKILL_MD))
-        .filter(|path| path.is_file())
+        .filter_map(|entry| nearly_playbook(&entry.path()))
         .collect();
     deeper.sort();
     for path in deeper {
@@ -298,4 +314,11 @@ fn playbook(walk: &mut Walk, directory: &Path) {
             "a root is looked at one level deep: move the directory directly under the root",
         );
     }
+}
+
+/// The file of a directory that is a playbook's manifest, or is nearly called so.
+fn nearly_playbook(directory: &Path) -> Option<PathBuf> {
+    let names = std::fs::read_dir(directory).ok()?.take(MAX_ENTRIES).filter_map(|entry| Some(entry.ok()?.file_name()));
+    let names = names.filter(|name| name.eq_ignore_ascii_case(SKILL_MD));
+    names.min().map(|name| directory.join(name)).filter(|path| path.is_file())
 }

@@ -1,0 +1,227 @@
+//! `registry-svc check`: the load report for the authors of skills and their CI, without a server. What it says is what
+//! a registry would say, by the same discovery and the same parsers.
+
+mod print;
+mod target;
+
+use std::collections::HashSet;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use skillyard::Source;
+
+use crate::catalog::load::{Scanned, load};
+use crate::source::{Diagnostic, Host, Look, Root, RootKind, RootState, Severity, SkillScan, codes, scan_skills_with};
+use target::{Target, TargetError};
+
+const FOUND_SOMETHING: u8 = 1;
+/// The exit code for a command line that cannot be used, or an output that cannot be written.
+pub const USAGE: u8 = 2;
+
+/// Says what is wrong with skills before a registry does
+#[derive(Clone, Debug, clap::Args)]
+#[command(after_help = "Exit codes: 0 nothing is an error (with --strict: nor a warning), 1 something is, \
+                        2 bad command line.")]
+pub struct CheckArgs {
+    /// Warnings count as errors do, and the Agent Skills specification is held to where Skillyard asks for more
+    #[arg(long)]
+    strict: bool,
+    /// What is printed
+    #[arg(long, value_enum, default_value_t = Format::Text)]
+    format: Format,
+    /// Roots, looked at as both kinds; or the directory, SKILL.md or skill.json of one skill
+    #[arg(required = true, value_name = "PATH")]
+    paths: Vec<PathBuf>,
+}
+
+/// What is printed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum Format {
+    /// A line a problem, and a summary
+    Text,
+    /// An array of all that was found
+    Json,
+}
+
+/// What became of a file that could be a skill.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Checked {
+    /// Below the path that was given.
+    path: PathBuf,
+    name: String,
+    registered: bool,
+    diagnostics: Vec<Diagnostic>,
+}
+
+impl Checked {
+    fn count(&self, severity: Severity) -> usize {
+        self.diagnostics.iter().filter(|diagnostic| diagnostic.severity == severity).count()
+    }
+}
+
+/// Looks, prints, and gives the exit code. `host` is what playbooks' requirements are held against.
+pub fn run(args: &CheckArgs, host: Host) -> u8 {
+    run_to(args, host, &mut io::stdout().lock(), &mut io::stderr().lock())
+}
+
+fn run_to(args: &CheckArgs, host: Host, out: &mut impl Write, err: &mut impl Write) -> u8 {
+    let (targets, faults): (Vec<_>, Vec<_>) = args.paths.iter().map(|path| Target::of(path)).partition(Result::is_ok);
+    for TargetError { path, what } in faults.iter().filter_map(|fault| fault.as_ref().err()) {
+        // Where stderr is closed there is nobody to tell.
+        let _ = writeln!(err, "registry-svc check: {}", print::on_one_line(&format!("{}: {what}", path.display())));
+    }
+    if !faults.is_empty() {
+        return USAGE;
+    }
+    let targets: Vec<_> = targets.into_iter().flatten().collect();
+    let checked = check(&targets, args.strict, host);
+    let printed = match args.format {
+        Format::Text => print::text(&checked, out),
+        Format::Json => print::json(&checked, out),
+    };
+    match printed {
+        // Who closed the pipe has seen enough; the answer is the exit code.
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
+            let _ = writeln!(err, "registry-svc check: the answer cannot be written: {error}");
+            USAGE
+        }
+        _ => exit_code(&checked, args.strict),
+    }
+}
+
+fn exit_code(checked: &[Checked], strict: bool) -> u8 {
+    let counts = |severity| checked.iter().any(|checked| checked.count(severity) > 0);
+    match counts(Severity::Error) || (strict && counts(Severity::Warning)) {
+        true => FOUND_SOMETHING,
+        false => 0,
+    }
+}
+
+/// All that was found, in order of the targets and then of the paths.
+fn check(targets: &[Target], strict: bool, host: Host) -> Vec<Checked> {
+    let look = Look { host: Some(host), strict, within: None };
+    let mut known = HashSet::new();
+    let (mut external, mut playbooks) = (Vec::new(), Vec::new());
+    for (index, target) in targets.iter().enumerate() {
+        let Both { programs, books } = both_kinds(target, &look);
+        external.extend(programs.into_iter().map(|scan| (index, each_once(scan, &mut known))));
+        playbooks.extend(books.into_iter().map(|scan| (index, each_once(scan, &mut known))));
+    }
+    // As a registry orders them, so that of two skills with one name the same one wins.
+    external.append(&mut playbooks);
+    let (owners, scans): (Vec<_>, Vec<_>) =
+        external.into_iter().map(|(index, scan)| (index, Arc::new(Scanned::Skills(scan)))).unzip();
+    let catalog = load(&scans, SystemTime::UNIX_EPOCH, None);
+    let mut checked: Vec<_> = catalog
+        .report()
+        .candidates
+        .iter()
+        .map(|candidate| {
+            let index = owners[candidate.key.root];
+            let checked = Checked {
+                path: targets[index].shown(&candidate.key.path),
+                name: candidate.name.clone(),
+                registered: candidate.is_registered(),
+                diagnostics: candidate.diagnostics.clone(),
+            };
+            (index, checked)
+        })
+        .collect();
+    checked.sort_by(|(a, one), (b, other)| (a, &one.path).cmp(&(b, &other.path)));
+    checked.into_iter().map(|(_, checked)| checked).collect()
+}
+
+/// What one target holds.
+struct Both {
+    programs: Vec<SkillScan>,
+    books: Vec<SkillScan>,
+}
+
+/// Looks at a target as both kinds of root. What only says that a file belongs under the other kind is dropped where it
+/// was found there.
+fn both_kinds(target: &Target, look: &Look) -> Both {
+    let within = |whole: bool| Look { within: (!whole).then(|| target.directory().to_owned()), ..look.clone() };
+    let root = |whole: bool, source| Root {
+        path: if whole { target.directory() } else { target.parent() }.to_owned(),
+        kind: RootKind::Skills(source),
+        state: RootState::Registered,
+    };
+    let scan = |whole, source| scan_skills_with(&within(whole), &root(whole, source), None);
+    let mut programs: Vec<_> = target.programs().map(|whole| scan(whole, Source::External)).into_iter().collect();
+    let mut books: Vec<_> = target.books().into_iter().map(|whole| scan(whole, Source::Override)).collect();
+    for scan in programs.iter_mut().chain(&mut books) {
+        scan.candidates.retain(|candidate| target.means(&candidate.path));
+    }
+    let of_one: HashSet<_> = match books.as_slice() {
+        [one, _] => one.candidates.iter().map(|candidate| candidate.path.clone()).collect(),
+        _ => HashSet::new(),
+    };
+    for scan in &mut books {
+        scan.candidates.retain(|candidate| !says(&candidate.diagnostics, codes::W_KIND_NOT_HERE));
+    }
+    if let [one, root] = books.as_mut_slice() {
+        root.candidates.retain(|candidate| !of_one.contains(&candidate.path));
+        if root.candidates.iter().any(|candidate| !candidate.name.is_empty()) {
+            one.candidates.iter_mut().for_each(|candidate| candidate.diagnostics.push(also_a_root()));
+        }
+    }
+    let playbooks: HashSet<PathBuf> = books
+        .iter()
+        .flat_map(|scan| &scan.candidates)
+        .filter(|candidate| !candidate.name.is_empty())
+        .filter_map(|candidate| Some(candidate.path.parent()?.to_owned()))
+        .collect();
+    let seen: HashSet<PathBuf> =
+        books.iter().flat_map(|scan| &scan.candidates).map(|candidate| candidate.path.clone()).collect();
+    for scan in &mut programs {
+        scan.candidates.retain(|candidate| {
+            let (path, stray) = (&candidate.path, says(&candidate.diagnostics, codes::W_KIND_NOT_HERE));
+            !(seen.contains(path) || (stray && path.ancestors().skip(1).any(|dir| playbooks.contains(dir))))
+        });
+        for candidate in &mut scan.candidates {
+            deeper_than_looked(&mut candidate.diagnostics);
+        }
+    }
+    Both { programs, books }
+}
+
+/// A directory that is one playbook and holds others: a registry sees it in one of two ways.
+fn also_a_root() -> Diagnostic {
+    let message = "there are playbooks in the directories beside it: where this directory is a root, a SKILL.md directly \
+                   in it is no skill";
+    Diagnostic { severity: Severity::Warning, code: codes::W_LEVEL, message: message.to_owned(), line: 0, column: 0 }
+}
+
+/// A playbook that only the walk for the other kind has come upon lies too deep.
+fn deeper_than_looked(diagnostics: &mut [Diagnostic]) {
+    for diagnostic in diagnostics.iter_mut().filter(|diagnostic| diagnostic.code == codes::W_KIND_NOT_HERE) {
+        diagnostic.code = codes::W_LEVEL;
+        diagnostic.message =
+            "a root is looked at one level deep: move the directory directly under the root, or check \
+                              the directory above it"
+                .to_owned();
+    }
+}
+
+fn says(diagnostics: &[Diagnostic], code: &str) -> bool {
+    diagnostics.iter().any(|diagnostic| diagnostic.code == code)
+}
+
+/// Without what another path led to already: it would be taken for a second skill of the name.
+fn each_once(mut scan: SkillScan, known: &mut HashSet<PathBuf>) -> SkillScan {
+    scan.candidates.retain(|candidate| {
+        let real = |path: &Path| std::fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
+        // The last part may be a link to another skill's file, which is a fault of this one.
+        let path = match (candidate.path.parent(), candidate.path.file_name()) {
+            (Some(directory), Some(name)) => real(directory).join(name),
+            _ => real(&candidate.path),
+        };
+        known.insert(path)
+    });
+    scan
+}
+
+#[cfg(test)]
+mod tests;
