@@ -549,8 +549,11 @@ fn the_kind_of_a_skill_is_its_roots() {
     let world = World::new(Source::External);
     world.skill("a");
     world.playbook("b");
-    assert!(matches!(find(&world.scan(), "a").skill.kind, Kind::Subprocess(_)));
-    assert_eq!(world.scan().candidates.len(), 1);
+    // A package may hold anything.
+    world.write("a/docs/SKILL.md", "");
+    let scan = world.scan();
+    assert!(matches!(find(&scan, "a").skill.kind, Kind::Subprocess(_)));
+    assert_eq!(seen(&world, &scan), [row("a/skill.json", true, &[]), row("b/SKILL.md", false, &["W_KIND_NOT_HERE"])]);
 }
 
 proptest! {

@@ -61,7 +61,7 @@ fn fence_fault(error: FenceError, text: &str) -> Fault {
     let FenceError::Unclosed = error;
     let near = text.lines().enumerate().skip(1).find_map(|(index, line)| Some((index + 1, nearly_fence(line)?)));
     let hint = match near {
-        Some((line, why)) => format!("the line {line} {why}: write `---` alone, at the line's start"),
+        Some((line, why)) => format!("line {line} {why}: write `---` alone, at the line's start"),
         None => "add a line `---` behind the last key".to_owned(),
     };
     let message = format!("the frontmatter is not closed: {hint}");
@@ -87,7 +87,7 @@ fn with_late_fence(message: &str, file: &Text) -> String {
         return format!("{message}; the `---` in line {} must be the first line", first + 1);
     }
     if let Some(why) = nearly_fence(text) {
-        return format!("{message}; the line {} {why}", first + 1);
+        return format!("{message}; line {} {why}", first + 1);
     }
     if is_key(text) {
         return format!("{message}; a line `---` is missing before line {}", first + 1);
@@ -171,11 +171,11 @@ mod tests {
             ("# X\n\n---\nname: x\n---\n", "the `---` in line 3 is the first line"),
             ("<!-- c -->\n---\n\ndescription: x\n---\n", "the `---` in line 2 is the first line"),
             ("name: x\ndescription: d\n---\n", "a line `---` is missing before line 1"),
-            ("----\nname: x\n----\n", "the line 1 is not three hyphens"),
-            (" ---\nname: x\n---\n", "the line 1 does not begin with its `---`"),
-            ("\u{2014}\u{2014}\nname: x\n", "the line 1 is not three hyphens"),
-            ("---\nname: x\n ---\n", "the line 3 does not begin with its `---`"),
-            ("---\nname: x\n----\nbody", "the line 3 is not three hyphens"),
+            ("----\nname: x\n----\n", "line 1 is not three hyphens"),
+            (" ---\nname: x\n---\n", "line 1 does not begin with its `---`"),
+            ("\u{2014}\u{2014}\nname: x\n", "line 1 is not three hyphens"),
+            ("---\nname: x\n ---\n", "line 3 does not begin with its `---`"),
+            ("---\nname: x\n----\nbody", "line 3 is not three hyphens"),
             ("---\nname: x\nbody", "add a line `---` behind the last key"),
         ] {
             let message = of(text).unwrap_err().message;

@@ -2,6 +2,7 @@
 //! playbook out.
 
 use serde_json::Value;
+use skillyard::SkillName;
 use unicode_normalization::UnicodeNormalization as _;
 use unicode_normalization::char::is_combining_mark;
 
@@ -59,6 +60,10 @@ pub(crate) fn check(text: &Text, members: &[Member], name: &str, strict: bool, f
 
 /// The name that counts: where the file has another, that is a warning already.
 fn check_name(name: &str, at: (u32, u32), findings: &mut Findings) {
+    // That is an error, which says so.
+    if name.parse::<SkillName>().is_err() {
+        return;
+    }
     let name: String = name.nfkc().collect();
     let mut refuse = |code, why: &str| {
         let message = format!("the Agent Skills specification allows no name {name:?}: {why}");
