@@ -222,6 +222,3 @@ fn each_once(mut scan: SkillScan, known: &mut HashSet<PathBuf>) -> SkillScan {
     });
     scan
 }
-
-#[cfg(test)]
-mod tests;
