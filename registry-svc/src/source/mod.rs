@@ -25,11 +25,13 @@ mod schema;
 mod skill;
 mod stamp;
 mod text;
+pub mod tool;
 mod walk;
 mod yaml;
 
 pub use discover::{scan_agents, scan_skills};
 pub use package::open;
+pub use playbook::body;
 pub use root::{Layout, Tier, TierError, roots, split_dirs, split_roots};
 
 /// A directory under which skills, or agents, are looked for.
