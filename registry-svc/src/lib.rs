@@ -7,6 +7,7 @@ pub mod check;
 pub mod client;
 pub mod config;
 pub mod grpc;
+pub mod model;
 pub mod source;
 pub mod store;
 pub mod token;

@@ -13,14 +13,16 @@ struct Rule {
 
 const REGISTRY: &[Rule] = &[
     // Disk to values: no catalog, no wire.
-    Rule { module: "source", never: &["catalog", "grpc", "config", "tonic", "prost", "pb", "wire"] },
+    Rule { module: "source", never: &["catalog", "model", "grpc", "config", "tonic", "prost", "pb", "wire"] },
     // Values to a snapshot: no wire.
-    Rule { module: "catalog", never: &["grpc", "config", "tonic", "prost", "pb", "wire"] },
+    Rule { module: "catalog", never: &["model", "grpc", "config", "tonic", "prost", "pb", "wire"] },
+    // A snapshot to what a model reads: no wire.
+    Rule { module: "model", never: &["grpc", "store", "config", "tonic", "prost", "pb", "wire"] },
     // The database: values alone.
-    Rule { module: "store", never: &["source", "catalog", "grpc", "config", "tonic", "prost", "pb", "wire"] },
+    Rule { module: "store", never: &["source", "catalog", "model", "grpc", "config", "tonic", "prost", "pb", "wire"] },
     // `registry-svc approvals` asks any registry, and shares nothing with this one.
-    Rule { module: "client", never: &["source", "catalog", "grpc", "store", "config"] },
-    Rule { module: "config", never: &["catalog", "grpc", "tonic", "prost", "pb", "wire"] },
+    Rule { module: "client", never: &["source", "catalog", "model", "grpc", "store", "config"] },
+    Rule { module: "config", never: &["catalog", "model", "grpc", "tonic", "prost", "pb", "wire"] },
 ];
 
 const EXECUTOR: &[Rule] = &[

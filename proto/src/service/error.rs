@@ -49,6 +49,10 @@ pub enum Reason {
     StoreUnavailable,
     /// A playbook was asked to run.
     NotRunnable,
+    /// A subprocess skill was asked for its text.
+    NotLoadable,
+    /// No such file of a playbook, for a model.
+    UnknownResource,
     /// The digest is not the expected one.
     DigestMismatch,
     /// The `run_id` belongs to another request.
@@ -107,6 +111,8 @@ impl Reason {
             Self::RequestIdReused => (Code::AlreadyExists, "REQUEST_ID_REUSED"),
             Self::StoreUnavailable => (Code::Unavailable, "STORE_UNAVAILABLE"),
             Self::NotRunnable => (Code::FailedPrecondition, "NOT_RUNNABLE"),
+            Self::NotLoadable => (Code::FailedPrecondition, "NOT_LOADABLE"),
+            Self::UnknownResource => (Code::NotFound, "UNKNOWN_RESOURCE"),
             Self::DigestMismatch => (Code::FailedPrecondition, "DIGEST_MISMATCH"),
             Self::RunIdReused => (Code::AlreadyExists, "RUN_ID_REUSED"),
             Self::ResultExpired => (Code::FailedPrecondition, "RESULT_EXPIRED"),

@@ -97,14 +97,13 @@ pub fn load(scans: &[Arc<Scanned>], loaded_at: SystemTime, before: Option<&Catal
         let root = &mut roots[candidate.key.root];
         *(if candidate.is_registered() { &mut root.registered } else { &mut root.skipped }) += 1;
     }
-    let skills = skills.into_iter().map(|(name, (_, entry))| (name, entry)).collect();
     let agents = agents.into_iter().map(|(name, (_, agent))| (name, agent)).collect();
     Catalog::new(skills, agents, Report { loaded_at, roots, candidates })
 }
 
 struct Loader<'a> {
     before: Option<&'a Catalog>,
-    skills: BTreeMap<SkillName, (PathBuf, Entry)>,
+    skills: BTreeMap<SkillName, Entry>,
     agents: BTreeMap<String, (PathBuf, Arc<Agent>)>,
     candidates: Vec<Reported>,
 }
@@ -118,13 +117,14 @@ impl Loader<'_> {
                 None => failed(candidate),
                 Some(found) => match self.skills.entry(found.skill.name.clone()) {
                     Slot::Occupied(taken) => {
-                        diagnostics.push(name_taken("skill", &candidate.name, &taken.get().0));
+                        diagnostics.push(name_taken("skill", &candidate.name, &taken.get().path));
                         Fate::NameTaken
                     }
                     Slot::Vacant(free) => {
                         let known = self.before.and_then(|before| before.fingerprint_of(found));
                         let fingerprint = known.unwrap_or_else(|| fingerprint::of_skill(&found.skill));
-                        free.insert((candidate.path.clone(), Entry { found: Arc::clone(found), fingerprint }));
+                        let path = candidate.path.clone();
+                        free.insert(Entry { found: Arc::clone(found), path, fingerprint });
                         Fate::Registered(Some(found.skill.digest))
                     }
                 },

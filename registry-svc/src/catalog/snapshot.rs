@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Bound;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use skillyard::{Agent, Digest, SkillName, View};
@@ -26,6 +27,8 @@ pub struct Catalog {
 pub(super) struct Entry {
     /// The skill and its files.
     pub(super) found: Arc<FoundSkill>,
+    /// Of its manifest, as it was found.
+    pub(super) path: PathBuf,
     /// Of all that a caller could see of it but its modification time.
     pub(super) fingerprint: Digest,
 }
@@ -88,9 +91,15 @@ impl Catalog {
 
     /// A skill, if there is one for this view.
     #[must_use]
-    pub fn skill(&self, view: View<'_>, name: &str) -> Option<&FoundSkill> {
+    pub fn skill(&self, view: View<'_>, name: &str) -> Option<&Arc<FoundSkill>> {
         let found = &self.skills.get(name)?.found;
         view.sees(&found.skill.name, found.skill.source).then_some(found)
+    }
+
+    /// Where the manifest of a skill was found, whoever may see it.
+    #[must_use]
+    pub fn manifest_path(&self, name: &SkillName) -> Option<&Path> {
+        self.skills.get(name).map(|entry| entry.path.as_path())
     }
 
     /// The skills of a view in byte order of their names, those after `after` only.

@@ -12,6 +12,7 @@ use skillyard::skill::Kind;
 use skillyard::{Class, wire};
 use tonic::{Request, Response, Status};
 
+use super::model::Reading;
 use super::page::Page;
 use super::{READERS, unavailable, unknown_agent};
 use crate::catalog::Catalogs;
@@ -23,11 +24,13 @@ use crate::source::{Diagnostic, FoundSkill, RootKind, RootState, Severity};
 pub(super) struct Service {
     catalogs: Catalogs,
     default_agent: Option<String>,
+    reading: Reading,
 }
 
 impl Service {
     pub(super) fn new(catalogs: Catalogs, default_agent: Option<String>) -> Self {
-        Self { catalogs, default_agent }
+        let reading = Reading::new(catalogs.clone(), default_agent.clone());
+        Self { catalogs, default_agent, reading }
     }
 }
 
@@ -75,6 +78,34 @@ impl pb::catalog_service_server::CatalogService for Service {
             skill: Some(wire::skill_to_wire(&found.skill)),
             catalog_version: catalog.version().to_string(),
         }))
+    }
+
+    async fn get_roster(
+        &self,
+        request: Request<pb::GetRosterRequest>,
+    ) -> Result<Response<pb::GetRosterResponse>, Status> {
+        self.reading.roster(request)
+    }
+
+    async fn list_tools(
+        &self,
+        request: Request<pb::ListToolsRequest>,
+    ) -> Result<Response<pb::ListToolsResponse>, Status> {
+        self.reading.tools(request)
+    }
+
+    async fn load_skill(
+        &self,
+        request: Request<pb::LoadSkillRequest>,
+    ) -> Result<Response<pb::LoadSkillResponse>, Status> {
+        self.reading.load(request).await
+    }
+
+    async fn read_skill_resource(
+        &self,
+        request: Request<pb::ReadSkillResourceRequest>,
+    ) -> Result<Response<pb::ReadSkillResourceResponse>, Status> {
+        self.reading.resource(request).await
     }
 
     async fn get_load_report(

@@ -3,6 +3,7 @@
 mod agent;
 mod approval;
 mod catalog;
+mod model;
 mod package;
 mod page;
 

@@ -164,6 +164,27 @@ pub const W_AGENT_SKILLS_EMPTY: &str = "W_AGENT_SKILLS_EMPTY";
 /// `skills` or `disallowed_skills` names a skill that does not exist. Correct the name, or remove it.
 pub const W_UNKNOWN_SKILL: &str = "W_UNKNOWN_SKILL";
 
+/// A skill has the name of a tool by which models read playbooks, and is not offered to agents that see some. Choose
+/// another name.
+pub const W_TOOL_RESERVED: &str = "W_TOOL_RESERVED";
+/// A skill's name is one that Gemini refuses as a function's. Begin it with a letter.
+pub const W_TOOL_NAME: &str = "W_TOOL_NAME";
+/// A subprocess skill's description is longer than OpenAI takes a function's, and is cut. Shorten it to 1,024 characters,
+/// or to 960 where runs need approvals.
+pub const W_TOOL_DESCRIPTION: &str = "W_TOOL_DESCRIPTION";
+/// The root of a schema does not say `"type": "object"`, and APIs refuse a tool without it. Write it; until then it is
+/// added to what they get.
+pub const W_TOOL_SCHEMA_TYPE: &str = "W_TOOL_SCHEMA_TYPE";
+/// The root of a schema has `oneOf`, `anyOf`, `allOf`, `not`, `enum` or `$ref`, and APIs refuse a tool with it. Write it
+/// below a property, or say it in the description; until then all but `$ref` is left out of what OpenAI and Anthropic get.
+pub const W_TOOL_SCHEMA_ROOT: &str = "W_TOOL_SCHEMA_ROOT";
+/// A schema of an older draft is not one of draft 2020-12, and Anthropic refuses others. Write what the message names.
+pub const W_TOOL_SCHEMA_DRAFT: &str = "W_TOOL_SCHEMA_DRAFT";
+/// A schema has more than 10 levels of objects and arrays within one another, and OpenAI allows 10. Flatten it.
+pub const W_TOOL_SCHEMA_DEEP: &str = "W_TOOL_SCHEMA_DEEP";
+/// A property's name is one that Anthropic refuses. Write 1 to 64 letters a-z, digits, `_`, `.` and `-`.
+pub const W_TOOL_PROPERTY: &str = "W_TOOL_PROPERTY";
+
 #[cfg(test)]
 mod tests {
     /// Code, cause and mend, as they stand here.

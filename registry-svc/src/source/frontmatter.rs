@@ -31,6 +31,15 @@ pub(crate) fn read(file: &Text) -> Result<Frontmatter, Fault> {
     Ok(Frontmatter { text, members })
 }
 
+/// What stands behind the frontmatter, byte for byte; nothing where there is no frontmatter.
+pub(crate) fn body(file: &Text) -> Option<&str> {
+    let text = file.as_str();
+    let between = split(text).ok()??;
+    let closing = text.find('\n')? + 1 + between.len();
+    let rest = &text[closing..];
+    Some(rest.find('\n').map_or("", |end| &rest[end + 1..]))
+}
+
 /// Why there is an opening fence and no frontmatter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum FenceError {
@@ -216,6 +225,8 @@ mod tests {
             let between: String = lines.iter().map(|line| format!("{line}{end}")).collect();
             let file = format!("---{blanks}{end}{between}---{blanks}{end}{body}");
             prop_assert_eq!(split(&file), Ok(Some(between.as_str())));
+            let text = Text::of_file(file.as_bytes()).unwrap();
+            prop_assert_eq!(super::body(&text), Some(body.as_str()));
         }
     }
 }

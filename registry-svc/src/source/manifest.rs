@@ -13,6 +13,7 @@ use super::near;
 use super::node::{Data, Member, Node, into_map};
 use super::schema::{self, Unusable};
 use super::text::Text;
+use super::tool;
 
 /// A manifest whose values are right.
 #[derive(Clone, Debug, PartialEq)]
@@ -56,12 +57,17 @@ pub(crate) fn read(text: &Text, findings: &mut Findings) -> (String, Option<Mani
     let name = keys.required("name", "a string", text_of);
     let known_name = name.as_ref().map(|(name, _)| name.clone()).unwrap_or_default();
     let name = name.and_then(|(name, at)| keys.name(&name, at));
-    let description = keys.required("description", "a string", text_of).and_then(|(text, at)| keys.not_blank(text, at));
+    let description = keys.required("description", "a string", text_of);
+    let description_at = description.as_ref().map(|(_, at)| *at).unwrap_or_default();
+    let description = description.and_then(|(text, at)| keys.not_blank(text, at));
     let schema_json = keys.schema();
     let entry = keys.required("entry", "a string", text_of).and_then(|(path, at)| keys.entry(path, at));
     let env_allow = keys.env_allow();
     let timeout_seconds = keys.timeout();
     let class = keys.class();
+    if let Some(description) = &description {
+        tool::check_description(description, class, description_at, keys.findings);
+    }
     let category = keys.optional("category", "a string", text_of).map(|(text, _)| text);
     keys.look_for_slips();
     let extra = into_map(std::mem::take(&mut keys.members));
@@ -154,8 +160,9 @@ impl Keys<'_> {
 
     fn name(&mut self, name: &str, position: Position) -> Option<SkillName> {
         let made = SkillName::function(name);
-        if let Err(error) = &made {
-            self.findings.build(codes::E_NAME_INVALID, position, error.to_string());
+        match &made {
+            Ok(name) => tool::check_name(name, position, self.findings),
+            Err(error) => self.findings.build(codes::E_NAME_INVALID, position, error.to_string()),
         }
         made.ok()
     }
@@ -258,8 +265,12 @@ impl Keys<'_> {
             return None;
         }
         let written = self.text.as_str()[node.span.clone()].to_owned();
-        match schema::check(&node.into_value()) {
-            Ok(()) => Some(written),
+        let value = node.into_value();
+        match schema::check(&value) {
+            Ok(()) => {
+                tool::check_schema(&value, position, self.findings);
+                Some(written)
+            }
             Err(Unusable { code, message }) => {
                 self.findings.build(code, position, message);
                 None
@@ -322,7 +333,7 @@ mod tests {
         fn the_schema_is_kept_byte_for_byte(blank in "[ \n\t\r]{0,3}", minimum in "-?[1-9][0-9]{0,4}(\\.[0-9]{1,3})?", key in "[a-zé]{1,5}") {
             let schema = format!("{{{blank}\"properties\"{blank}:{{\"{key}\":{{\"minimum\":{minimum}{blank}}}}}}}");
             let (manifest, diagnostics) = of(&with("schema", &schema));
-            prop_assert_eq!(diagnostics, []);
+            prop_assert!(diagnostics.iter().all(|d| d.code.starts_with("W_TOOL_")), "{:?}", diagnostics);
             prop_assert_eq!(manifest.unwrap().schema_json, schema);
         }
 

@@ -28,6 +28,7 @@ mod skill;
 mod specification;
 mod stamp;
 mod text;
+pub mod tool;
 mod walk;
 mod yaml;
 
@@ -35,6 +36,7 @@ pub use discover::{scan_agents, scan_skills, scan_skills_with};
 pub use host::Host;
 pub use look::Look;
 pub use package::open;
+pub use playbook::body;
 pub use root::{Layout, Tier, TierError, roots, split_dirs, split_roots};
 
 /// A directory under which skills, or agents, are looked for.

@@ -85,6 +85,13 @@ pub(crate) fn read(text: &Text, identity: &Identity, strict: bool, findings: &mu
     findings.failed().is_none().then_some(sheet)
 }
 
+/// The text of a `SKILL.md` behind its frontmatter, byte for byte; nothing where the file is no playbook.
+#[must_use]
+pub fn body(file: &[u8]) -> Option<String> {
+    let text = Text::of_file(file).ok()?;
+    frontmatter::body(&text).map(ToOwned::to_owned)
+}
+
 fn name(fields: &mut Fields<'_>, identity: &Identity, findings: &mut Findings) -> Option<SkillName> {
     let (written, at) = required(fields, "name", findings)?;
     if written.trim().is_empty() {
