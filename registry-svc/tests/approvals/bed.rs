@@ -230,6 +230,7 @@ pub(crate) fn using(approval: &pb::Approval, run_id: &str) -> pb::ConsumeApprova
         skill: approval.skill.clone(),
         digest: approval.digest.clone(),
         args_sha256: approval.args_sha256.clone(),
+        journal_id: "a-journal".into(),
     }
 }
 
