@@ -24,9 +24,12 @@ const USAGE: u8 = 64;
 const DEFAULT_LISTEN: &str = "127.0.0.1:50051";
 const DEFAULT_TIER: &str = "free";
 const DEFAULT_RESCAN: &str = "30s";
+const DEFAULT_APPROVALS_KEEP: &str = "30d";
 const DEFAULT_LOG: &str = "info";
 const DEFAULT_LOG_FORMAT: &str = "text";
 /// Between two rescans: a rescan of many skills takes a part of a second.
+const KEEP: std::ops::RangeInclusive<Duration> =
+    Duration::from_secs(60 * 60)..=Duration::from_secs(3650 * 24 * 60 * 60);
 const RESCAN: std::ops::RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::from_secs(24 * 60 * 60);
 
 /// A configuration that can be served.
@@ -46,6 +49,8 @@ pub struct Config {
     pub rescan_interval: Duration,
     /// Where approvals are kept.
     pub database: Database,
+    /// How long those that have ended are kept, from when they were asked for.
+    pub approvals_keep: Duration,
     /// Who may sign them.
     pub signers: Signers,
 }
@@ -111,6 +116,9 @@ pub struct Raw {
     /// postgres://USER:PASSWORD@HOST/DATABASE, for several registries [default: SQLite in the state directory]
     #[arg(long, env = "SKILLYARD_DATABASE_URL", value_name = "URL", hide_env_values = true)]
     database_url: Option<OsString>,
+    /// How long approvals that have ended are kept, from when they were asked for; 1h to 3650d [default: 30d]
+    #[arg(long, env = "SKILLYARD_APPROVALS_KEEP", value_name = "TIME")]
+    approvals_keep: Option<OsString>,
     /// The approvers who may sign for mutating skills, separated by ',' [default: all of them]
     #[arg(long, env = "SKILLYARD_SIGNERS_MUTATING", value_name = "NAMES")]
     signers_mutating: Option<OsString>,
@@ -209,19 +217,30 @@ impl Config {
         let default_agent = checker.default_agent(raw);
         let rescan_interval = checker.rescan_interval(raw);
         let database = checker.database(raw);
+        let approvals_keep = checker.approvals_keep(raw);
         let mutating = checker.signers(SIGNERS_MUTATING.of(&raw.signers_mutating));
         let dangerous = checker.signers(SIGNERS_DANGEROUS.of(&raw.signers_dangerous));
         checker.log_filter(raw);
         checker.log_format(raw);
-        match (listen, tier, rescan_interval, access, database) {
-            (Some(listen), Some(tier), Some(rescan_interval), Some(access), Some(database))
+        match (listen, tier, rescan_interval, access, database, approvals_keep) {
+            (Some(listen), Some(tier), Some(rescan_interval), Some(access), Some(database), Some(approvals_keep))
                 if checker.faults.is_empty() =>
             {
                 let cloud_dir = cloud_dir(raw);
                 let layout = Layout { external_dirs, skill_roots, cloud_dir, workspace, tier, agents_dir };
                 let signers = Signers { mutating, dangerous };
                 let host = raw.host();
-                Ok(Self { listen, access, layout, host, default_agent, rescan_interval, database, signers })
+                Ok(Self {
+                    listen,
+                    access,
+                    layout,
+                    host,
+                    default_agent,
+                    rescan_interval,
+                    database,
+                    approvals_keep,
+                    signers,
+                })
             }
             _ => Err(checker.faults),
         }
@@ -266,6 +285,7 @@ const TLS_KEY: Name = Name("--tls-key", "SKILLYARD_REGISTRY_TLS_KEY");
 const CLIENT_CA: Name = Name("--client-ca", "SKILLYARD_REGISTRY_CLIENT_CA");
 const STATE_DIR: Name = Name("--state-dir", "SKILLYARD_REGISTRY_STATE");
 const DATABASE_URL: Name = Name("--database-url", "SKILLYARD_DATABASE_URL");
+const APPROVALS_KEEP: Name = Name("--approvals-keep", "SKILLYARD_APPROVALS_KEEP");
 const SIGNERS_MUTATING: Name = Name("--signers-mutating", "SKILLYARD_SIGNERS_MUTATING");
 const SIGNERS_DANGEROUS: Name = Name("--signers-dangerous", "SKILLYARD_SIGNERS_DANGEROUS");
 const LOG: Name = Name("--log", "SKILLYARD_LOG");
@@ -389,6 +409,15 @@ impl Checker {
         }
     }
 
+    fn approvals_keep(&mut self, raw: &Raw) -> Option<Duration> {
+        let given = APPROVALS_KEEP.or(&raw.approvals_keep, DEFAULT_APPROVALS_KEEP);
+        match humantime::parse_duration(self.text(given)?) {
+            Ok(keep) if KEEP.contains(&keep) => Some(keep),
+            Ok(_) => self.fault(given, "write a time from 1h to 3650d"),
+            Err(error) => self.fault(given, format!("{error}; write a time from 1h to 3650d, as in 30d")),
+        }
+    }
+
     fn signers(&mut self, given: Option<Given<'_>>) -> Option<BTreeSet<String>> {
         let given = given?;
         let names: BTreeSet<_> =
@@ -462,6 +491,7 @@ mod tests {
             rescan_interval: some("0s"),
             state_dir: some("state"),
             database_url: some("mysql://root:secret@host/db"),
+            approvals_keep: some("1s"),
             signers_mutating: some(" , "),
             log: some("a=b=c"),
             log_format: some("xml"),
@@ -478,6 +508,7 @@ mod tests {
             "--rescan-interval",
             "--state-dir",
             "--database-url",
+            "--approvals-keep",
             "--signers-mutating",
             "--log",
             "--log-format",

@@ -16,7 +16,6 @@ pub mod permit;
 pub mod pipes;
 pub mod progress;
 pub mod runner;
-pub mod schema;
 pub mod table;
 pub mod unread;
 pub mod watch;

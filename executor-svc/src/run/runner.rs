@@ -6,6 +6,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use skillyard::Digest;
 use skillyard::arguments::{Arguments, RawArguments};
+use skillyard::schema::{self, LARGE};
 use skillyard::service::caller::{Caller, Role};
 use skillyard::service::error::{Reason, Refusal};
 use skillyard::skill::Subprocess;
@@ -24,7 +25,6 @@ use crate::run::job::Job;
 use crate::run::journal::Record;
 use crate::run::outcome::{Cause, Outcome, Remains};
 use crate::run::permit::permit;
-use crate::run::schema::{self, LARGE};
 use crate::run::table::{NewRun, Run, RunTable, expired, reused};
 use crate::run::watch::GRACE;
 use crate::slot::Pool;

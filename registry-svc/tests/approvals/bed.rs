@@ -1,6 +1,8 @@
 //! The real service, in this process, over a database of either kind, with callers as a listener would put them in.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::sync::Mutex;
 use std::time::Duration;
 
 use registry_svc::catalog;
@@ -13,7 +15,9 @@ use skillyard::pb::registry::v1::approval_service_client::ApprovalServiceClient;
 use skillyard::pb::registry::v1::request_approval_request::Arguments;
 use skillyard::service::caller::{Agents, Caller, Known, Role};
 use skillyard::service::serve;
+use skillyard::service::token::Token;
 use skillyard::{Digest, PermissionMode};
+use skillyard_tests::postgres;
 use sqlx::Connection as _;
 use sqlx::Row as _;
 use tokio::net::TcpListener;
@@ -25,7 +29,6 @@ use tonic::transport::{Channel, Endpoint, Server};
 use tonic::{Code, Request, Status};
 use tonic_types::StatusExt as _;
 
-use crate::postgres;
 use crate::world::{PATIENCE, World};
 
 pub(crate) const ARGS: &str = r#"{"path":"/srv","secret":"hunter2"}"#;
@@ -68,7 +71,7 @@ impl Bed {
         world.agent("narrow", "skills: [\"safe\"]\npermission_mode: dual-sign-required");
         let url = match engine {
             Engine::Sqlite => format!("sqlite://{}?mode=rwc", world.path("approvals.db").display()),
-            Engine::Postgres => postgres::database().await?,
+            Engine::Postgres => postgres::Database::new().await?.url(),
         };
         Some(Self { world, url })
     }
@@ -86,6 +89,11 @@ impl Bed {
     }
 
     pub(crate) async fn serve_with(&self, url: &str, signers: Signers) -> Service {
+        self.serve_keeping(url, signers, store::DEFAULT_KEEP).await
+    }
+
+    /// One that deletes what has ended after this time.
+    pub(crate) async fn serve_keeping(&self, url: &str, signers: Signers, keep: Duration) -> Service {
         let layout = Layout {
             external_dirs: vec![self.world.path("ext")],
             skill_roots: vec![self.world.path("playbooks")],
@@ -104,8 +112,11 @@ impl Bed {
             .layer(InterceptorLayer::new(identify))
             .add_routes(routes.routes())
             .serve_with_incoming(TcpListenerStream::new(listener));
-        let tasks =
-            vec![tokio::spawn(loader), tokio::spawn(keeper.run()), tokio::spawn(async move { server.await.unwrap() })];
+        let tasks = vec![
+            tokio::spawn(loader),
+            tokio::spawn(keeper.keeping(keep).run()),
+            tokio::spawn(async move { server.await.unwrap() }),
+        ];
         catalogs.subscribe().wait_for(Option::is_some).await.unwrap();
         let channel = Endpoint::from_shared(endpoint.clone()).unwrap().connect().await.unwrap();
         Service { endpoint, store, channel, tasks }
@@ -113,6 +124,28 @@ impl Bed {
 
     pub(crate) fn path(&self, relative: &str) -> PathBuf {
         self.world.path(relative)
+    }
+
+    /// Writes further ones like this, with ids of their own.
+    pub(crate) async fn copies_of(&self, id: &str, count: u32) {
+        let mut connection = sqlx::AnyConnection::connect(&self.url).await.unwrap();
+        let mut tx = connection.begin().await.unwrap();
+        let columns = "changed, agent, skill, class, digest, args_json, args_sha256, reason, requested_by, \
+                       requested_for, request_id, request_sha256, signatures_required, state, created_at, \
+                       expires_at, run_id, executor, journal";
+        let sql = format!("INSERT INTO approvals (id, {columns}) SELECT $1, {columns} FROM approvals WHERE id = $2");
+        for _ in 0..count {
+            let copy = sqlx::query(sqlx::AssertSqlSafe(sql.clone())).bind(uuid::Uuid::now_v7().to_string()).bind(id);
+            copy.execute(&mut *tx).await.unwrap();
+        }
+        tx.commit().await.unwrap();
+    }
+
+    pub(crate) async fn approvals_and_signatures(&self) -> (i64, i64) {
+        let mut connection = sqlx::AnyConnection::connect(&self.url).await.unwrap();
+        let sql = "SELECT (SELECT count(*) FROM approvals), (SELECT count(*) FROM approval_signatures)";
+        let row = sqlx::query(sql).fetch_one(&mut connection).await.unwrap();
+        (row.get(0), row.get(1))
     }
 
     /// How many approvals hold arguments in the database.
@@ -187,11 +220,21 @@ impl Drop for Service {
     }
 }
 
+/// Tokens that stand for somebody with a role.
+static TOKENS: Mutex<BTreeMap<String, (String, String)>> = Mutex::new(BTreeMap::new());
+
+/// A new one, which every service of this process knows.
+pub(crate) fn token(who: &str, role: &str) -> String {
+    let token = Token::random().unwrap().expose().to_owned();
+    TOKENS.lock().unwrap().insert(token.clone(), (who.to_owned(), role.to_owned()));
+    token
+}
+
 /// What a listener does with a token, without one.
 fn identify(mut request: Request<()>) -> Result<Request<()>, Status> {
     let text = |name| request.metadata().get(name).map(|value| value.to_str().unwrap().to_owned());
     let token = text("authorization").map(|value| value.strip_prefix("Bearer ").unwrap().to_owned());
-    let of_token = token.and_then(|token| token.split_once('/').map(|(who, role)| (who.to_owned(), role.to_owned())));
+    let of_token = token.and_then(|token| TOKENS.lock().unwrap().get(&token).cloned());
     if let Some((identity, roles)) = of_token.or_else(|| text("test-who").zip(text("test-roles"))) {
         let roles = roles.split(' ').map(|role| role.parse().unwrap()).collect();
         let agents = match identity.as_str() {
@@ -230,6 +273,7 @@ pub(crate) fn using(approval: &pb::Approval, run_id: &str) -> pb::ConsumeApprova
         skill: approval.skill.clone(),
         digest: approval.digest.clone(),
         args_sha256: approval.args_sha256.clone(),
+        journal_id: "a-journal".into(),
     }
 }
 

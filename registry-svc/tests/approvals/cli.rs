@@ -9,9 +9,10 @@ use skillyard::pb::registry::v1::ApprovalState;
 use crate::bed::{Bed, Engine, Service, asking, dangerous, mutating};
 
 impl Bed {
-    /// As the one whose token this is.
+    /// As this one with this role, `who/role`, or with a file that holds what is no token.
     async fn approvals(&self, service: &Service, token: &str, line: &[&str]) -> Output {
         let file = self.path("token");
+        let token = token.split_once('/').map_or(token.to_owned(), |(who, role)| crate::bed::token(who, role));
         fs::write(&file, format!("{token}\n")).unwrap();
         let mut command = self.world.command();
         command.arg("approvals").args(line).args(["--registry", &service.endpoint]).arg("--token-file").arg(file);
@@ -56,6 +57,30 @@ async fn an_approval_is_listed_shown_and_signed() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn an_approval_is_asked_for() {
+    let bed = Bed::new(Engine::Sqlite).await.unwrap();
+    let service = bed.serve().await;
+    let line = ["request", "mutating", "--agent", "mutating-with-confirm", "--args", r#"{"path": "/srv"}"#];
+    let more = ["--reason", "it is full", "--requested-for", "eve", "--ttl", "1h"];
+    let asked = bed.approvals(&service, "bot/orchestrator", &[&line[..], &more].concat()).await;
+    let shown = stdout(&asked);
+    for part in ["PENDING", "\"path\": \"/srv\"", "it is full", "eve", "expires in 1h"] {
+        assert!(shown.contains(part), "{part} in {shown}");
+    }
+    std::fs::write(bed.path("args"), r#"{"path": "/srv"}"#).unwrap();
+    let file = bed.path("args");
+    let line = ["request", "mutating", "--agent", "mutating-with-confirm", "--id-only", "--args-file"];
+    let id =
+        stdout(&bed.approvals(&service, "bot/orchestrator", &[&line[..], &[file.to_str().unwrap()]].concat()).await);
+    let found = service.get(id.trim()).await.unwrap();
+    assert_eq!((found.state(), found.args_json.as_str()), (ApprovalState::Pending, r#"{"path": "/srv"}"#));
+    let nowhere = bed.approvals(&service, "bot/orchestrator", &[&line[..], &["/nowhere"]].concat()).await;
+    assert_eq!(nowhere.status.code(), Some(64), "{}", stderr(&nowhere));
+    let safe = bed.approvals(&service, "bot/orchestrator", &["request", "safe"]).await;
+    assert_eq!(safe.status.code(), Some(8), "{}", stderr(&safe));
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_terminal_is_not_fooled() {
     let bed = Bed::new(Engine::Sqlite).await.unwrap();
     let service = bed.serve().await;
@@ -87,6 +112,10 @@ async fn exit_codes_tell_what_is_wrong() {
     assert_eq!(unknown.status.code(), Some(8));
     let bad_token = bed.approvals(&service, " ", &["list"]).await;
     assert_eq!(bad_token.status.code(), Some(64));
+    assert!(stderr(&bad_token).contains("--token-file"), "{}", stderr(&bad_token));
+    let not_encrypted = bed.approvals(&service, "ann/approver", &["list", "--ca", "/nowhere"]).await;
+    assert_eq!(not_encrypted.status.code(), Some(64));
+    assert!(stderr(&not_encrypted).contains("--ca: http://"), "{}", stderr(&not_encrypted));
     assert_eq!(bed.approvals(&service, "ann/approver", &["sign"]).await.status.code(), Some(64));
     let mut nowhere = bed.world.command();
     nowhere.args(["approvals", "list", "--registry", "http://127.0.0.1:1"]);

@@ -9,6 +9,7 @@ use skillyard::pb::registry::v1::ApprovalState;
 use skillyard::service::caller::Role;
 use skillyard::wire::duration_to_wire;
 use tonic::Code;
+use tonic_types::StatusExt as _;
 
 use crate::bed::{ARGS, Bed, Engine, asking, dangerous, mutating, refusal, refused, sha256, using};
 
@@ -39,6 +40,7 @@ async fn it_is_for_one_call_of_one_run(#[case] engine: Engine) {
         pb::ConsumeApprovalRequest { args_sha256: String::new(), ..good.clone() },
         pb::ConsumeApprovalRequest { digest: "x".into(), ..good.clone() },
         pb::ConsumeApprovalRequest { run_id: String::new(), ..good.clone() },
+        pb::ConsumeApprovalRequest { journal_id: "a b".into(), ..good.clone() },
     ] {
         assert_eq!(refused(service.consume("e1", bad).await), refusal(Code::InvalidArgument, "INVALID_REQUEST"));
     }
@@ -48,7 +50,16 @@ async fn it_is_for_one_call_of_one_run(#[case] engine: Engine) {
     }
     service.consume("e1", good.clone()).await.unwrap();
     service.consume("e1", good.clone()).await.unwrap();
-    for (executor, request) in [("e2", good.clone()), ("e1", using(&approval, "r2"))] {
+    drop(service);
+    let service = bed.serve().await;
+    service.consume("e1", good.clone()).await.unwrap();
+    for (executor, request) in [
+        ("e2", good.clone()),
+        ("e1", using(&approval, "r2")),
+        // A second executor of this identity, or this one after its state was lost: it does not know what it ran.
+        ("e1", pb::ConsumeApprovalRequest { journal_id: "another".into(), ..good.clone() }),
+        ("e1", pb::ConsumeApprovalRequest { journal_id: String::new(), ..good.clone() }),
+    ] {
         let used = service.consume(executor, request).await;
         assert_eq!(refused(used), refusal(Code::FailedPrecondition, "APPROVAL_INVALID"));
     }
@@ -153,6 +164,25 @@ async fn what_can_be_asked_for(#[case] engine: Engine) {
     ] {
         assert_eq!(refused(service.ask(bad).await), refusal(Code::InvalidArgument, "INVALID_REQUEST"));
     }
+}
+
+/// As RunSkill would refuse them: nobody is to sign what cannot run.
+#[tokio::test(flavor = "multi_thread")]
+async fn arguments_that_break_the_schema_are_not_asked_about() {
+    let bed = Bed::new(Engine::Sqlite).await.unwrap();
+    let schema =
+        r#"{"type":"object","properties":{"path":{"type":"string"},"days":{"type":"integer"}},"required":["path"]}"#;
+    bed.world.skill("strict", &format!(r#","class":"mutating","schema":{schema}"#));
+    let service = bed.serve().await;
+    let ask = async |args: &str| service.ask(asking("mutating-with-confirm", "strict", args)).await;
+    let status = ask(r#"{"days":"7"}"#).await.unwrap_err();
+    let mut fields: Vec<_> = status.get_details_bad_request().unwrap().field_violations;
+    fields.sort_by(|a, b| a.field.cmp(&b.field));
+    assert_eq!(fields.iter().map(|violation| violation.field.as_str()).collect::<Vec<_>>(), ["", "/days"]);
+    assert_eq!(refused::<()>(Err(status)), refusal(Code::InvalidArgument, "INVALID_ARGUMENTS"));
+    assert_eq!(ask(r#"{"path":"/srv","days":7}"#).await.unwrap().state(), ApprovalState::Pending);
+    let list = service.bot().list_approvals(pb::ListApprovalsRequest::default()).await.unwrap().into_inner();
+    assert_eq!(list.approvals.len(), 1);
 }
 
 #[tokio::test(flavor = "multi_thread")]
