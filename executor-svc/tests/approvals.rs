@@ -8,7 +8,6 @@ use std::collections::HashMap;
 use std::fs;
 use std::net::{SocketAddr, TcpListener};
 use std::path::PathBuf;
-use std::pin::Pin;
 use std::process::Stdio;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant, SystemTime};
@@ -23,19 +22,21 @@ use skillyard::pb::registry::v1::package_service_server::{PackageService, Packag
 use skillyard::service::dial::{DialOptions, Dialer};
 use skillyard::service::error::{Reason, Refusal};
 use skillyard::service::token::Token;
-use skillyard::skill::{Card, Kind, Subprocess};
-use skillyard::{Agent, Class, Digest, PackageFile, PermissionMode, Skill, Source, wire};
+use skillyard::{Class, Digest, PermissionMode};
 use tempfile::TempDir;
 use tokio::io::{AsyncBufReadExt as _, BufReader};
 use tokio::process::{Child, Command};
 use tokio::runtime::Runtime;
 use tokio::sync::watch;
+use tokio_stream::StreamExt as _;
 use tokio_stream::wrappers::TcpListenerStream;
-use tokio_stream::{Stream, StreamExt as _};
 use tonic::{Request, Response, Status, Streaming};
 use tonic_types::StatusExt as _;
 
-type Answer<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
+#[path = "support/peer.rs"]
+mod peer;
+
+use peer::{Answer, agent, package, skill, state, within};
 
 /// How the registry answers to a use of an approval.
 #[derive(Clone, Debug)]
@@ -182,36 +183,6 @@ fn script(directory: &TempDir) -> String {
     )
 }
 
-fn skill(name: &str, class: Class, digest: Digest) -> Skill {
-    Skill {
-        name: name.parse().unwrap(),
-        description: "does it".to_owned(),
-        source: Source::External,
-        digest,
-        path: name.to_owned(),
-        kind: Kind::Subprocess(Subprocess {
-            schema_json: r#"{"type":"object"}"#.to_owned(),
-            entry: "run.sh".parse().unwrap(),
-            env_allow: Vec::new(),
-            timeout_seconds: 30,
-            class,
-        }),
-        card: Card::default(),
-        extra: serde_json::Map::new(),
-        modified_at: std::time::UNIX_EPOCH,
-    }
-}
-
-fn agent(name: &str, permission_mode: PermissionMode) -> Agent {
-    Agent {
-        name: name.to_owned(),
-        description: String::new(),
-        skills: ["*".to_owned()].into(),
-        disallowed_skills: [].into(),
-        permission_mode,
-    }
-}
-
 impl World {
     async fn new() -> Self {
         Self::with(&[]).await
@@ -219,32 +190,17 @@ impl World {
 
     async fn with(flags: &[&str]) -> Self {
         let directory = TempDir::new().unwrap();
-        let content = script(&directory).into_bytes();
-        let sha256 = Digest::of(&content);
-        let path: skillyard::PackagePath = "run.sh".parse().unwrap();
-        let digest = Digest::of_package(&[PackageFile { path, size: content.len() as u64, executable: true, sha256 }]);
-        let header = pb::FileHeader {
-            path: "run.sh".to_owned(),
-            size: content.len() as u64,
-            executable: true,
-            sha256: sha256.to_string(),
-        };
-        let package = [pb::fetch_package_response::Part::File(header), pb::fetch_package_response::Part::Data(content)];
+        let (digest, package) = package(&script(&directory));
         let skills = [("safe", Class::Safe), ("mutates", Class::Mutating), ("destroys", Class::Dangerous)];
         let agents = [
-            agent("reader", PermissionMode::ReadOnly),
-            agent("confirms", PermissionMode::MutatingWithConfirm),
-            agent("signs", PermissionMode::DualSignRequired),
+            agent("reader", PermissionMode::ReadOnly, &["*"]),
+            agent("confirms", PermissionMode::MutatingWithConfirm, &["*"]),
+            agent("signs", PermissionMode::DualSignRequired, &["*"]),
         ];
+        let skills = skills.map(|(name, class)| skill(name, class, r#"{"type":"object"}"#, digest));
         let peer = Peer {
-            state: pb::WatchCatalogResponse {
-                catalog_version: "1".to_owned(),
-                full: true,
-                more: false,
-                changed: skills.iter().map(|(name, class)| wire::skill_to_wire(&skill(name, *class, digest))).collect(),
-                agents: Some(pb::AgentSet { agents: agents.iter().map(wire::agent_to_wire).collect() }),
-            },
-            package: Arc::new(package.into_iter().map(|part| pb::FetchPackageResponse { part: Some(part) }).collect()),
+            state: state("1", &skills, &agents),
+            package: Arc::new(package),
             mood: watch::Sender::new(Mood::Good),
             used: Arc::default(),
             asked: watch::Sender::new(Vec::new()),
@@ -414,13 +370,9 @@ fn serve(peer: &Peer, listener: TcpListener) -> Runtime {
 }
 
 impl Drop for World {
-    /// Read-only directories are removed by nobody but root.
     fn drop(&mut self) {
         self.registry.take().into_iter().for_each(Runtime::shutdown_background);
-        use std::os::unix::fs::PermissionsExt as _;
-        for package in fs::read_dir(self.path("state/store")).into_iter().flatten().flatten() {
-            let _ = fs::set_permissions(package.path(), fs::Permissions::from_mode(0o755));
-        }
+        peer::release(&self.path("state/store"));
     }
 }
 
@@ -469,10 +421,6 @@ impl Run {
     fn retry_after(&self) -> Option<Duration> {
         self.end.as_ref().unwrap_err().get_details_retry_info()?.retry_delay
     }
-}
-
-async fn within<T>(future: impl Future<Output = T>) -> T {
-    tokio::time::timeout(Duration::from_secs(30), future).await.expect("took longer than 30 s")
 }
 
 async fn eventually(what: &str, mut condition: impl AsyncFnMut() -> bool) {

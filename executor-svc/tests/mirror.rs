@@ -4,10 +4,8 @@
 
 use std::collections::HashMap;
 use std::fs;
-use std::future::Future;
 use std::net::SocketAddr;
 use std::os::unix::fs::PermissionsExt as _;
-use std::pin::Pin;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -16,20 +14,23 @@ use executor_svc::registry::Registry;
 use skillyard::pb::registry::v1 as pb;
 use skillyard::pb::registry::v1::package_service_server::{PackageService, PackageServiceServer};
 use skillyard::service::error::{Reason, Refusal};
-use skillyard::skill::{Card, Kind, Playbook, Subprocess};
-use skillyard::{Agent, Class, Digest, PackageFile, PermissionMode, Skill, Source, wire};
+use skillyard::skill::{Kind, Playbook};
+use skillyard::{Agent, Class, Digest, PermissionMode, Skill, wire};
 use tempfile::TempDir;
 use tokio::net::TcpListener;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
+use tokio_stream::StreamExt as _;
 use tokio_stream::wrappers::{ReceiverStream, TcpListenerStream};
-use tokio_stream::{Stream, StreamExt as _};
 use tokio_util::sync::CancellationToken;
 use tonic::{Request, Response, Status};
 
-const DAY: Duration = Duration::from_secs(86400);
+#[path = "support/peer.rs"]
+mod peer;
 
-type Answer<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
+use peer::{Answer, data, header, package, within};
+
+const DAY: Duration = Duration::from_secs(86400);
 
 /// What a stream says, and whether it ends after it.
 #[derive(Clone, Debug)]
@@ -166,11 +167,8 @@ fn serve(peer: &Peer, listener: TcpListener) -> JoinHandle<()> {
 }
 
 impl Drop for World {
-    /// Read-only directories are removed by nobody but root.
     fn drop(&mut self) {
-        for package in fs::read_dir(self.state.path().join("store")).into_iter().flatten().flatten() {
-            let _ = fs::set_permissions(package.path(), fs::Permissions::from_mode(0o755));
-        }
+        peer::release(&self.state.path().join("store"));
     }
 }
 
@@ -198,77 +196,20 @@ async fn eventually<T>(what: &str, mut condition: impl FnMut() -> Option<T>) -> 
     }
 }
 
-async fn within<T>(future: impl Future<Output = T>) -> T {
-    tokio::time::timeout(Duration::from_secs(30), future).await.unwrap()
-}
-
 fn skill(name: &str, digest: Digest) -> Skill {
-    Skill {
-        name: name.parse().unwrap(),
-        description: "does it".to_owned(),
-        source: Source::External,
-        digest,
-        path: name.to_owned(),
-        kind: Kind::Subprocess(Subprocess {
-            schema_json: r#"{"type":"object","required":["a"]}"#.to_owned(),
-            entry: "run.sh".parse().unwrap(),
-            env_allow: Vec::new(),
-            timeout_seconds: 30,
-            class: Class::Safe,
-        }),
-        card: Card::default(),
-        extra: serde_json::Map::new(),
-        modified_at: std::time::UNIX_EPOCH,
-    }
+    peer::skill(name, Class::Safe, r#"{"type":"object","required":["a"]}"#, digest)
 }
 
 fn agent() -> Agent {
-    Agent {
-        name: "ops".to_owned(),
-        description: String::new(),
-        skills: ["a".to_owned()].into(),
-        disallowed_skills: [].into(),
-        permission_mode: PermissionMode::MutatingWithConfirm,
-    }
+    peer::agent("ops", PermissionMode::MutatingWithConfirm, &["a"])
 }
 
 fn state(version: &str, skills: &[Skill]) -> pb::WatchCatalogResponse {
-    pb::WatchCatalogResponse {
-        catalog_version: version.to_owned(),
-        full: true,
-        more: false,
-        changed: skills.iter().map(wire::skill_to_wire).collect(),
-        agents: Some(pb::AgentSet { agents: vec![wire::agent_to_wire(&agent())] }),
-    }
+    peer::state(version, skills, &[agent()])
 }
 
 fn confirmation(version: &str) -> pb::WatchCatalogResponse {
     pb::WatchCatalogResponse { catalog_version: version.to_owned(), ..pb::WatchCatalogResponse::default() }
-}
-
-fn header(path: &str, content: &[u8]) -> pb::FetchPackageResponse {
-    pb::FetchPackageResponse {
-        part: Some(pb::fetch_package_response::Part::File(pb::FileHeader {
-            path: path.to_owned(),
-            size: content.len() as u64,
-            executable: true,
-            sha256: Digest::of(content).to_string(),
-        })),
-    }
-}
-
-fn data(bytes: &[u8]) -> pb::FetchPackageResponse {
-    pb::FetchPackageResponse { part: Some(pb::fetch_package_response::Part::Data(bytes.to_vec())) }
-}
-
-/// A package of one file, `run.sh`, and what a good peer says of it.
-fn package(content: &str) -> (Digest, Vec<pb::FetchPackageResponse>) {
-    let content = content.as_bytes();
-    let path = "run.sh".parse().unwrap();
-    let file = PackageFile { path, size: content.len() as u64, executable: true, sha256: Digest::of(content) };
-    let mut messages = vec![header("run.sh", content)];
-    messages.extend(content.chunks(100_000).map(data));
-    (Digest::of_package(&[file]), messages)
 }
 
 #[tokio::test]
