@@ -1,7 +1,7 @@
 //! Runs that need an approval: the executor as a real process, against a registry that answers as the test has it answer,
 //! slowly, wrongly, or not at all; and `kill -9` at every step. What a run did is a line in a file; what must not be is a
 //! second one.
-#![expect(clippy::expect_used, clippy::unwrap_used, reason = "a test")]
+#![expect(clippy::unwrap_used, reason = "a test")]
 
 use std::borrow::Borrow;
 use std::collections::HashMap;

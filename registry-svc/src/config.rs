@@ -149,7 +149,7 @@ pub enum Command {
     #[command(subcommand)]
     Token(TokenCommand),
     /// Lists, shows and signs approvals
-    Approvals(ApprovalsArgs),
+    Approvals(Box<ApprovalsArgs>),
     /// Says what is wrong with skills before a registry does
     Check(CheckArgs),
 }
