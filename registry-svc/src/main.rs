@@ -17,7 +17,8 @@ fn main() -> ExitCode {
         }
         Some(Command::Approvals(args)) => {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-            return runtime.map_or(ExitCode::FAILURE, |runtime| runtime.block_on(client::run(args.as_ref().clone())).into());
+            return runtime
+                .map_or(ExitCode::FAILURE, |runtime| runtime.block_on(client::run(args.as_ref().clone())).into());
         }
         Some(Command::Check(args)) => return check::run(args, raw.host()).into(),
         None => {}
