@@ -1,5 +1,7 @@
 //! Configuration: flags and variables, checked once, all faults at once. Nobody else reads the environment.
 
+mod isolation;
+
 use std::collections::BTreeMap;
 use std::fmt;
 use std::net::SocketAddr;
@@ -17,7 +19,9 @@ const MAX_SLOTS: usize = 4096;
 /// Most places in the queue.
 const MAX_QUEUE: usize = 1_000_000;
 
+use self::isolation::IsolationFlags;
 use crate::client::RunArgs;
+use crate::slot::Isolation;
 
 /// Runs skills for agents: a worker that mirrors a registry
 #[derive(Debug, Parser)]
@@ -105,6 +109,9 @@ pub struct Flags {
     /// Agent of calls that name none [default: no agent, read-only]
     #[arg(long, env = "SKILLYARD_DEFAULT_AGENT", value_name = "AGENT")]
     pub default_agent: Option<String>,
+    /// What skills are confined by.
+    #[command(flatten)]
+    pub isolation: IsolationFlags,
     /// What is logged: error, warn, info, debug, trace, or target=level between commas
     #[arg(long, env = "SKILLYARD_LOG", default_value = "info", value_name = "FILTER")]
     pub log: String,
@@ -174,6 +181,8 @@ pub struct Config {
     pub log_format: LogFormat,
     /// The program that slots run.
     pub slot_program: PathBuf,
+    /// What skills are confined by.
+    pub isolation: Isolation,
     /// What manifests can allow skills to have.
     pub environment: BTreeMap<String, String>,
 }
@@ -299,6 +308,10 @@ impl Flags {
                 format!("{} is relative: write an absolute path", state_dir.display()),
             );
         }
+        let secrets = [given(&self.access.tls_key), options.token_file.clone(), options.key.clone()];
+        let mut found = Vec::new();
+        let isolation = self.isolation.check(&state_dir, secrets.into_iter().flatten().collect(), &mut found);
+        found.into_iter().for_each(|(flag, variable, what)| fault(flag, variable, what));
         match (listen, access, registry) {
             (Ok(listen), Ok(access), Ok(registry)) if faults.is_empty() => Ok(Config {
                 listen,
@@ -317,6 +330,7 @@ impl Flags {
                 log: self.log,
                 log_format,
                 slot_program: self.slot_program,
+                isolation,
                 environment: std::env::vars_os()
                     .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
                     .collect(),

@@ -2,6 +2,7 @@
 //! a subprocess and streams what happens.
 
 use std::io;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,7 +11,7 @@ use skillyard::service::serve;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 use tonic_health::ServingStatus;
-use tracing::info;
+use tracing::{info, warn};
 
 mod approvals;
 pub mod client;
@@ -30,7 +31,7 @@ use crate::run::Runner;
 use crate::run::approval::Gate;
 use crate::run::journal::{Bounds, Journal};
 use crate::run::runner::Limits;
-use crate::slot::Pool;
+use crate::slot::{Pool, PoolOptions};
 
 /// How long clients may take to fetch the last events after the last run has ended.
 const LAST_WORDS: Duration = Duration::from_secs(2);
@@ -62,6 +63,30 @@ pub enum RunError {
     Transport(#[from] tonic::transport::Error),
 }
 
+/// Starts the first slots, and says what they are confined by.
+fn start_slots(config: &Config) -> io::Result<Pool> {
+    let mut isolation = config.isolation.clone();
+    // It exists by now, and links on the way to it lead nowhere else.
+    if let Some(files) = &mut isolation.files {
+        files.state = files.state.canonicalize()?;
+    }
+    let unattended = isolation.run_as.is_none() && rustix::process::geteuid().is_root();
+    let (program, slots) = (config.slot_program.clone(), config.slots);
+    let pool = Pool::with(PoolOptions { program, slots, isolation, ..PoolOptions::default() })?;
+    info!(in_force = pool.isolation().join(", "), no_new_entries_in = ?pool.way(), "isolation");
+    if unattended {
+        warn!("skills run as root, whom little holds: start the executor as another user, or give --run-as UID");
+    }
+    let home = config.environment.get("HOME").map(Path::new);
+    for directory in pool.way().iter().filter(|way| Some(way.as_path()) == home || *way == Path::new("/etc")) {
+        warn!(
+            directory = %directory.display(),
+            "skills can make nothing new directly in this directory, since the state, a token or a key lies below it:              move these to a directory that is for them alone, such as /var/lib/skillyard"
+        );
+    }
+    Ok(pool)
+}
+
 /// Serves until `shutdown`, then drains.
 ///
 /// # Errors
@@ -74,7 +99,7 @@ pub async fn run(config: Config, listener: TcpListener, shutdown: impl Future<Ou
     };
     let journal = Journal::open(&config.state_dir.join("journal"), Bounds::default())?;
     let registry = Registry::over(config.registry.clone());
-    let pool = Pool::new(config.slot_program.clone()).map_err(RunError::Slots)?;
+    let pool = start_slots(&config).map_err(RunError::Slots)?;
     let limits = Limits {
         slots: config.slots,
         queue: config.queue,
@@ -91,7 +116,7 @@ pub async fn run(config: Config, listener: TcpListener, shutdown: impl Future<Ou
     routes.add_service(service);
     health.set_service_status("", ServingStatus::NotServing).await;
     health.set_service_status(SERVICE, ServingStatus::NotServing).await;
-    info!(%address, executor = config.name, isolation = ?pool.isolation(), slots = config.slots, "listening");
+    info!(%address, executor = config.name, slots = config.slots, "listening");
 
     let stop = CancellationToken::new();
     let following = tokio::spawn({
@@ -140,7 +165,7 @@ pub async fn run(config: Config, listener: TcpListener, shutdown: impl Future<Ou
     stop.cancel();
     expiring.abort();
     if following.await.is_err() {
-        tracing::warn!("the mirror did not end by itself");
+        warn!("the mirror did not end by itself");
     }
     pool.shutdown();
     info!("stopped");

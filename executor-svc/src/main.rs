@@ -11,6 +11,10 @@ fn main() -> ExitCode {
     if std::env::args_os().nth(1).is_some_and(|word| word == "slot") {
         return slot::supervisor::main(std::env::args_os().skip(2));
     }
+    // Before the first variable or file is read that skills must not see.
+    if let Err(error) = slot::hide_process() {
+        return shell::failure(&error);
+    }
     let cli = match Cli::read() {
         Ok(cli) => cli,
         Err(code) => return code,

@@ -7,7 +7,7 @@ mod support;
 use std::collections::BTreeSet;
 use std::fs;
 
-use executor_svc::slot::{Exit, Slot};
+use executor_svc::slot::{Exit, Flavour, Slot};
 use support::{World, children, finish, processes, status};
 
 /// Everything that could be left, but for the idle slots.
@@ -28,7 +28,10 @@ async fn a_thousand_runs_leave_nothing() {
         let untidy = world.script("sleep 300 & (setsid sleep 300 &) ; echo left");
         let missing = world.directory.path().join("missing");
 
-        let mut slots: Vec<Slot> = (0..4).map(|_| world.pool.take().expect("a slot")).collect();
+        let mut slots: Vec<Slot> = Vec::new();
+        for _ in 0..4 {
+            slots.push(world.pool.take(Flavour::Safe).await.expect("a slot"));
+        }
         for slot in &mut slots {
             world.run(slot, &plain).await;
         }
@@ -40,7 +43,7 @@ async fn a_thousand_runs_leave_nothing() {
                 let world = &world;
                 let (plain, untidy, missing) = (&plain, &untidy, &missing);
                 async move {
-                    let mut slot = world.pool.take().expect("a slot");
+                    let mut slot = world.pool.take(Flavour::Safe).await.expect("a slot");
                     let pipes = world.start(&mut slot, plain);
                     let line = format!("{round} {index}\n");
                     let outcome = finish(&mut slot, pipes, line.as_bytes()).await;

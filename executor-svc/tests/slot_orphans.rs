@@ -10,7 +10,7 @@ use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use executor_svc::slot::Exit;
+use executor_svc::slot::{Exit, Flavour};
 use rstest::rstest;
 use rustix::process::{
     Pid, Signal, WaitId, WaitIdOptions, WaitOptions, kill_process, set_child_subreaper, wait, waitid,
@@ -104,7 +104,7 @@ async fn role() {
     let program = world.script("trap '' TERM HUP; setsid sleep 300 & (setsid sh -c 'sleep 300; true' &) ; read -r _");
     let mut runs = Vec::new();
     for _ in 0..20 {
-        let mut slot = world.pool.take().expect("a slot");
+        let mut slot = world.pool.take(Flavour::Safe).await.expect("a slot");
         let pipes = world.start(&mut slot, &program);
         runs.push((slot, pipes));
     }

@@ -17,7 +17,7 @@ use crate::run::patience::Patience;
 use crate::run::pipes::Pipes;
 use crate::run::table::Run;
 use crate::run::watch::{End, Watch};
-use crate::slot::{self, Pool, Slot};
+use crate::slot::{self, Flavour, Pool, Slot};
 
 /// A run that was accepted.
 #[derive(Debug)]
@@ -44,6 +44,8 @@ pub struct Job {
     pub deadline: Option<Instant>,
     /// Where slots come from.
     pub pool: Pool,
+    /// Of what kind it is to have one.
+    pub flavour: Flavour,
 }
 
 impl Job {
@@ -53,8 +55,9 @@ impl Job {
     /// A refusal says that nothing was started.
     pub async fn execute(self) -> Result<(Finished, Option<Arc<str>>), Refusal> {
         let accepted = Instant::now();
-        let Self { run, ticket, guarded, package, entry, env_allow, environment, arguments, limit, deadline, pool } =
+        let Self { run, ticket, guarded, package, entry, env_allow, environment, arguments, limit, deadline, .. } =
             self;
+        let (pool, flavour) = (self.pool, self.flavour);
         let mut patience = Patience::new(Arc::clone(&run), deadline);
         let ended_early = |cause: &Cause| {
             let mut remains = Remains::default();
@@ -77,7 +80,7 @@ impl Job {
         }
         let program = package.path().join(&entry);
         let job = slot::Job { program: &program, directory: package.path(), environment: &environment };
-        let (mut slot, mut pipes) = start(&pool, &job).map_err(|error| {
+        let (mut slot, mut pipes) = start(&pool, flavour, &job).await.map_err(|error| {
             warn!(%error, "a run could not be given to a slot");
             let message = format!("the run could not be given to a slot process: {error}; nothing was started");
             if error.is_for_want_of_room() {
@@ -134,9 +137,9 @@ async fn while_wanted<T>(run: &Run, patience: &mut Patience, future: impl Future
 }
 
 /// Makes the pipes and hands the job to a slot.
-fn start(pool: &Pool, job: &slot::Job<'_>) -> Result<(Slot, Pipes), StartError> {
+async fn start(pool: &Pool, flavour: Flavour, job: &slot::Job<'_>) -> Result<(Slot, Pipes), StartError> {
     let (pipes, stdio) = Pipes::open().map_err(StartError::Pipes)?;
-    let mut slot = pool.take()?;
+    let mut slot = pool.take(flavour).await?;
     slot.start(job, stdio)?;
     Ok((slot, pipes))
 }

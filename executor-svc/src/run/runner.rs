@@ -9,7 +9,7 @@ use skillyard::arguments::{Arguments, RawArguments};
 use skillyard::schema::{self, LARGE};
 use skillyard::service::caller::{Caller, Role};
 use skillyard::service::error::{Reason, Refusal};
-use skillyard::skill::Subprocess;
+use skillyard::skill::{Class, Subprocess};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinSet;
 use tracing::{Instrument as _, Span, error, info, info_span};
@@ -185,6 +185,7 @@ impl Runner {
             limit: limit(subprocess, request.timeout, inner.limits.max_timeout),
             deadline: request.deadline,
             pool: inner.pool.clone(),
+            flavour: inner.pool.flavour(skill.name.as_str(), subprocess.class != Class::Safe),
         };
         let span = info_span!("run", run_id = %run.id, skill = %run.skill, agent = %run.agent, caller = %run.caller);
         self.spawn(job, span);

@@ -1,22 +1,26 @@
 //! What a slot does to itself once, at its start, so that a run costs nothing: a session of its own, clean signals, no
-//! descriptor to pass on, no new privileges, and the signal scope, which is believed only when it was proved. Everything
-//! here is inherited by the skills. Knows no job.
+//! descriptor to pass on, and then its isolation, in an order in which each step still may be taken. Everything here is
+//! inherited by the skills. Knows no job.
 
-use std::fs::{File, OpenOptions, read_to_string};
+use std::fs::{File, OpenOptions, read_dir, read_to_string};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use landlock::{CompatLevel, Compatible, Ruleset, RulesetAttr, Scope};
 use nix::sys::signal::SigSet;
 use rustix::io::Errno;
 use rustix::process::{
-    DumpableBehavior, Pid, Signal, chdir, getppid, set_child_subreaper, set_dumpable_behavior, setsid,
+    DumpableBehavior, Gid, Pid, Signal, Uid, chdir, getppid, set_child_subreaper, set_dumpable_behavior, setsid,
     test_kill_process,
 };
 use rustix::stdio::dup2_stdin;
-use rustix::thread::{set_name, set_no_new_privs};
+use rustix::thread::{set_name, set_no_new_privs, set_thread_groups, set_thread_res_gid, set_thread_res_uid};
+
+use super::files::{self, Support};
+use super::isolation::{InForce, Level, RunAs};
+use super::settings::{Settings, SlotFiles};
+use super::syscalls;
 
 /// The steps that every slot takes. Descriptor 0, its socket, is moved out of the way and returned.
 pub(super) fn settle() -> io::Result<OwnedFd> {
@@ -34,29 +38,77 @@ pub(super) fn settle() -> io::Result<OwnedFd> {
         Err(error) => return Err(error.into()),
     }
     set_child_subreaper(Some(Pid::INIT))?;
-    set_dumpable_behavior(DumpableBehavior::NotDumpable)?;
+    hide()?;
     Ok(socket)
 }
 
-/// Takes away what a setuid program would give: a tree that cannot change its user can be signalled to its end.
-pub(super) fn drop_privileges() -> io::Result<()> {
-    Ok(set_no_new_privs(true)?)
+/// Keeps other processes of the user from reading this one's memory and environment.
+pub(super) fn hide() -> io::Result<()> {
+    Ok(set_dumpable_behavior(DumpableBehavior::NotDumpable)?)
 }
 
-/// Enters a domain that signals do not leave, and returns whether that was proved. Within it, a signal to every process
-/// reaches this slot's tree and nobody else.
-pub(super) fn scope_signals() -> bool {
-    let Some(outsider) = getppid() else { return false };
+/// Applies what the settings ask for and the kernel can do, and returns what that was.
+///
+/// # Errors
+/// Something that the kernel can do failed, or it is less than the settings ask for at least: this process must not
+/// become a slot.
+pub(super) fn apply(settings: &Settings) -> io::Result<InForce> {
+    let wanted = settings.at_most;
+    let support = Support::probe();
+    let files = settings.files.as_ref().filter(|_| wanted >= Level::Files && support.has_files());
+    let outsider = getppid().filter(|outsider| test_kill_process(*outsider).is_ok());
     // If the outsider could not be signalled anyway, nothing would be proved below.
-    if test_kill_process(outsider).is_err() {
-        return false;
+    let signals = wanted >= Level::FilesAndSignals && settings.signal_scope && support.signals && outsider.is_some();
+    // Paths are opened while that is still allowed.
+    let rules = files::rules(support, settings.flavour, files, signals)?;
+    let filters = if wanted >= Level::Seccomp && syscalls::supported() {
+        syscalls::filters(settings.flavour, settings.deny_network)?
+    } else {
+        Vec::new()
+    };
+    let mut in_force = InForce::default();
+    if wanted >= Level::NoNewPrivs {
+        // A tree that cannot change its user can be signalled to its end.
+        set_no_new_privs(true)?;
+        in_force.no_new_privs = true;
     }
-    let entered = Ruleset::default()
-        .set_compatibility(CompatLevel::HardRequirement)
-        .scope(Scope::Signal)
-        .and_then(Ruleset::create)
-        .and_then(landlock::RulesetCreated::restrict_self);
-    entered.is_ok() && test_kill_process(outsider) == Err(Errno::PERM)
+    if let Some(rules) = rules {
+        rules.restrict_self().map_err(io::Error::other)?;
+        in_force.files = files.is_some();
+        // Within it, a signal to every process reaches this slot's tree and nobody else. Believed when it was proved.
+        in_force.signals = signals && outsider.map(test_kill_process) == Some(Err(Errno::PERM));
+    }
+    if let Some(run_as) = settings.run_as {
+        become_user(run_as).map_err(|error| said(error, format!("cannot become user {run_as}")))?;
+        hide()?;
+    }
+    syscalls::install(&filters)?;
+    in_force.seccomp = !filters.is_empty();
+    if let Some(SlotFiles { readable, .. }) = &settings.files {
+        read_dir(readable).map(drop).map_err(|error| {
+            said(error, format!("packages in {} cannot be read by the user that skills run as", readable.display()))
+        })?;
+    }
+    if in_force.and(settings.at_least) != settings.at_least {
+        let (has, needs) = (in_force.names().join(", "), settings.at_least.names().join(", "));
+        return Err(io::Error::other(format!("it is confined by [{has}], and [{needs}] is needed")));
+    }
+    if settings.deny_network && !in_force.seccomp {
+        return Err(io::Error::other("the network cannot be denied without seccomp"));
+    }
+    Ok(in_force)
+}
+
+/// For good: the user, one group and no other, and with them every capability. This process has one thread.
+fn become_user(run_as: RunAs) -> io::Result<()> {
+    let (uid, gid) = (Uid::from_raw(run_as.uid), Gid::from_raw(run_as.gid));
+    set_thread_groups(&[])?;
+    set_thread_res_gid(gid, gid, gid)?;
+    Ok(set_thread_res_uid(uid, uid, uid)?)
+}
+
+fn said(error: io::Error, what: String) -> io::Error {
+    io::Error::new(error.kind(), format!("{what}: {error}"))
 }
 
 /// SIGCHLD ignored would have the kernel throw the statuses of children away: undone for this process.

@@ -1,16 +1,20 @@
 //! A slot as a run holds it: one job at a time, from its start to the last word on it. Knows no deadline and no pipe.
 
+use std::sync::Arc;
+
 use rustix::io::Errno;
 
 use super::pool::{Pool, SlotError};
 use super::protocol::{self, MAX_MESSAGE, Order};
-use super::worker::Worker;
+use super::scratch::SlotScratch;
+use super::worker::{Nature, Worker};
 use super::{Job, SlotEvent, Stdio};
 
 /// A slot that is taken. Dropped, it is kept for the next one if its job is over; if not, it ends with what it runs.
 #[derive(Debug)]
 pub struct Slot {
     pool: Pool,
+    nature: Nature,
     /// `None` only once lost for good: while a replacement could not be started.
     worker: Option<Worker>,
     phase: Phase,
@@ -27,7 +31,13 @@ enum Phase {
 
 impl Slot {
     pub(super) fn new(pool: Pool, worker: Worker) -> Self {
-        Self { pool, worker: Some(worker), phase: Phase::Idle }
+        Self { pool, nature: worker.nature.clone(), worker: Some(worker), phase: Phase::Idle }
+    }
+
+    /// Where its jobs, one after the other, may write whatever their class; `None` where files are not confined.
+    #[must_use]
+    pub fn scratch(&self) -> Option<&Arc<SlotScratch>> {
+        self.nature.scratch.as_ref()
     }
 
     /// Has the slot start `job`. The pipes' ends are the skill's alone afterwards, or closed. A slot that ended since it
@@ -51,9 +61,8 @@ impl Slot {
             let worker = match &mut self.worker {
                 Some(worker) => worker,
                 vacant => {
-                    let fresh = self.pool.0.start_worker()?;
-                    self.pool.0.engage(&fresh);
-                    vacant.insert(fresh)
+                    // In the same scratch directory: the job may have been told of it.
+                    vacant.insert(self.pool.0.start_worker(self.nature.clone())?)
                 }
             };
             match worker.start(job, size, &stdio) {

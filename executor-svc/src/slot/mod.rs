@@ -1,16 +1,23 @@
 //! Processes: the slot processes that start skills, the pool that keeps them, and the thread that waits for all of them.
 //! Knows no catalog and no wire.
 
+mod announced;
 mod confine;
+mod files;
 mod handle;
 mod inherited;
+mod isolation;
 mod link;
 mod pool;
 mod protocol;
 mod reaper;
+mod scratch;
+mod settings;
 mod spawn;
 pub mod supervisor;
+mod syscalls;
 mod tree;
+mod way;
 mod worker;
 
 use std::os::fd::OwnedFd;
@@ -18,7 +25,18 @@ use std::path::Path;
 use std::time::Duration;
 
 pub use handle::Slot;
+pub use isolation::{Files, Flavour, InForce, Isolation, Level, RunAs};
 pub use pool::{Pool, PoolOptions, SlotError};
+pub use scratch::SlotScratch;
+
+/// Keeps other processes of the same user from reading the memory and the environment of this one: to be called before
+/// anything secret is read. Its core is not dumped, and only root can trace it.
+///
+/// # Errors
+/// The kernel refuses.
+pub fn hide_process() -> std::io::Result<()> {
+    confine::hide()
+}
 
 /// What a slot is to start.
 #[derive(Clone, Copy, Debug)]

@@ -2,32 +2,50 @@
 //! used again. Knows no run: what a job is, how long it may take and what becomes of its output is the caller's.
 
 use std::collections::HashMap;
+use std::fs::{self, Permissions};
 use std::io;
 use std::os::fd::OwnedFd;
-use std::path::PathBuf;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
-use rustix::event::Timespec;
+use rustix::io::Errno;
 use rustix::net::{Shutdown, shutdown};
+use rustix::process::test_kill_process;
 use tokio::runtime::Handle;
 
+use super::announced::Announced;
 use super::handle::Slot;
+use super::isolation::{Files, Flavour, Isolation};
 use super::reaper::{Reaper, Ward};
-use super::worker::Worker;
+use super::scratch::SlotScratch;
+use super::settings::{Settings, SlotFiles};
+use super::way::Way;
+use super::worker::{Nature, Worker};
 
 /// How a pool starts its slots.
 #[derive(Clone, Debug)]
 pub struct PoolOptions {
     /// What is started as `PROGRAM slot`; absolute. By default the program that runs.
     pub program: PathBuf,
+    /// Slots that exist at once: an idle one of another flavour makes room. More exist when more are taken.
+    pub slots: usize,
     /// Whether slots take the kernel's signal scope, where it has one. Without it trees are ended by walking /proc.
     pub signal_scope: bool,
+    /// What slots are confined by.
+    pub isolation: Isolation,
 }
 
 impl Default for PoolOptions {
     fn default() -> Self {
-        Self { program: PathBuf::from("/proc/self/exe"), signal_scope: true }
+        Self {
+            program: PathBuf::from("/proc/self/exe"),
+            slots: usize::MAX,
+            signal_scope: true,
+            isolation: Isolation::default(),
+        }
     }
 }
 
@@ -42,6 +60,12 @@ pub enum SlotError {
         /// Why not.
         source: io::Error,
     },
+    /// A fresh slot did not report that it is confined as was announced.
+    #[error("a fresh {0} slot did not become one as confined as GetStatus says; the log has its words")]
+    Unfit(Flavour),
+    /// There is no directory for the slot.
+    #[error("no scratch directory can be made for a slot: {0}")]
+    Scratch(io::Error),
     /// The job does not fit a message.
     #[error(
         "the job takes {size} bytes, {environment} of them its environment, and a slot takes at most {limit}: \
@@ -80,47 +104,64 @@ impl Pool {
     }
 
     /// Makes this process a subreaper whose children are all waited for by one thread: nothing else in it may wait for a
-    /// child from now on. Starts a first slot, to see that it works and what it is confined by, and keeps it; blocks
-    /// until then, a few milliseconds as a rule. To be called in a tokio runtime, as everything here.
+    /// child from now on. Starts a slot of each flavour, to see that it works and what it is confined by, and keeps the
+    /// first; blocks until then, some milliseconds as a rule. To be called in a tokio runtime, as everything here.
     ///
     /// # Errors
-    /// The thread cannot be started, or the slot cannot, or does not answer in 10 s.
+    /// The thread cannot be started, or a slot cannot, or does not answer in 10 s, or is less confined than required.
     pub fn with(options: PoolOptions) -> io::Result<Self> {
         let reaper = Reaper::get()?;
         let pool = reaper.new_pool();
-        let mut shared = Shared { options, reaper, pool, signal_scope: false, state: Mutex::default() };
-        let worker = shared.start_worker().map_err(io::Error::other)?;
-        shared.signal_scope = shared.await_ready(&worker)?;
-        shared.state().idle.push(worker);
+        if let Some(files) = &options.isolation.files {
+            let scratch = files.state.join(SCRATCH);
+            fs::create_dir_all(&scratch)?;
+            // Whoever skills run as goes through it to the directory of their slot, and lists nothing.
+            fs::set_permissions(&scratch, Permissions::from_mode(0o711))?;
+        }
+        let way = Mutex::new(Way::to(&closed(&options.isolation)));
+        let (announced, state) = (Announced::default(), Mutex::default());
+        let mut shared = Shared { options, reaper, pool, announced, way, last_scratch: AtomicU64::new(0), state };
+        let safe = shared.probe(Flavour::Safe)?;
+        let others = [Flavour::Writing, Flavour::SelfConfined].into_iter();
+        let any_self_confined = !shared.options.isolation.self_confined.is_empty();
+        for flavour in others.filter(|flavour| *flavour == Flavour::Writing || any_self_confined) {
+            let worker = shared.probe(flavour)?;
+            shared.dismiss(worker);
+        }
+        shared.announced.check(&shared.options.isolation)?;
+        shared.keep(safe);
         Ok(Self(Arc::new(shared)))
     }
 
-    /// An idle slot, or a fresh one, which costs a posix_spawn.
+    /// An idle slot of this flavour, or a fresh one, which costs the start of a process.
     ///
     /// # Errors
-    /// [`SlotError::Spawn`] and [`SlotError::ShutDown`].
-    pub fn take(&self) -> Result<Slot, SlotError> {
-        let worker = loop {
-            let idle = {
-                let mut state = self.0.state();
-                if state.closed {
-                    return Err(SlotError::ShutDown);
-                }
-                state.idle.pop()
-            };
-            match idle {
-                Some(worker) if self.0.reaper.is_alive(worker.ward) => break worker,
-                Some(_) => {}
-                None => break self.0.start_worker()?,
-            }
+    /// [`SlotError::Spawn`], [`SlotError::Scratch`], [`SlotError::Unfit`] and [`SlotError::ShutDown`].
+    pub async fn take(&self, flavour: Flavour) -> Result<Slot, SlotError> {
+        let worker = match self.0.idle(flavour)? {
+            Some(worker) => worker,
+            None => self.0.fresh(flavour).await?,
         };
-        self.0.engage(&worker);
         Ok(Slot::new(self.clone(), worker))
     }
 
-    /// What slots are confined by, as the first one found it: `signals` where no signal leaves a slot's tree.
+    /// The flavour of a skill's slots. `writes` for mutating and dangerous ones.
+    #[must_use]
+    pub fn flavour(&self, skill: &str, writes: bool) -> Flavour {
+        self.0.options.isolation.flavour(skill, writes)
+    }
+
+    /// What slots are confined by, as the first ones found it; for people, and with the levels by their names.
+    #[must_use]
     pub fn isolation(&self) -> Vec<String> {
-        if self.0.signal_scope { vec!["signals".into()] } else { Vec::new() }
+        self.0.announced.told(&self.0.options.isolation)
+    }
+
+    /// Directories in which no skill can make anything new, where files are confined: they lead to what is closed.
+    #[must_use]
+    pub fn way(&self) -> Vec<PathBuf> {
+        let way = self.0.way.lock().unwrap_or_else(PoisonError::into_inner);
+        if self.0.announced.common().files { way.directories().map(Path::to_owned).collect() } else { Vec::new() }
     }
 
     /// Slots that exist and are idle, and slots that are taken.
@@ -144,8 +185,12 @@ impl Pool {
 /// How long a slot that is dismissed has to end its tree and itself.
 const DISMISSED_FOR: Duration = Duration::from_millis(500);
 
-/// How long a pool waits for its first slot.
-const READY_WITHIN: Timespec = Timespec { tv_sec: 10, tv_nsec: 0 };
+/// How long a fresh slot has to say that it is one.
+const READY_WITHIN: Duration = Duration::from_secs(10);
+
+/// In the state directory: packages, and the directories of the slots.
+const STORE: &str = "store";
+const SCRATCH: &str = "scratch";
 
 #[derive(Debug)]
 pub(super) struct Shared {
@@ -153,7 +198,10 @@ pub(super) struct Shared {
     reaper: Arc<Reaper>,
     /// This pool's number with the reaper.
     pool: u64,
-    signal_scope: bool,
+    announced: Announced,
+    way: Mutex<Way>,
+    /// Slots have their directories one after the other: what the dead one before left behind is in its own.
+    last_scratch: AtomicU64,
     state: Mutex<State>,
 }
 
@@ -166,23 +214,102 @@ struct State {
 }
 
 impl Shared {
-    pub(super) fn start_worker(&self) -> Result<Worker, SlotError> {
-        let PoolOptions { program, signal_scope } = &self.options;
-        Worker::spawn(&self.reaper, self.pool, program, *signal_scope)
-            .map_err(|source| SlotError::Spawn { program: program.clone(), source })
-    }
-
-    /// Waits for a fresh slot's first word, and returns whether its signals are scoped.
-    fn await_ready(&self, worker: &Worker) -> io::Result<bool> {
-        worker.await_ready(READY_WITHIN).ok_or_else(|| {
+    /// The first slot of a flavour. What it is confined by, all others of it must be.
+    fn probe(&mut self, flavour: Flavour) -> io::Result<Worker> {
+        let nature = self.nature(flavour).map_err(io::Error::other)?;
+        let worker = self.start_worker(nature).map_err(io::Error::other)?;
+        let in_force = worker.await_ready(READY_WITHIN).ok_or_else(|| {
             self.reaper.kill(worker.ward);
             let program = self.options.program.display();
-            io::Error::other(format!("`{program} slot` did not become a slot; see its words above"))
-        })
+            io::Error::other(format!("`{program} slot` did not become a slot ({flavour}); see its words above"))
+        })?;
+        if test_kill_process(worker.ward.pid) == Err(Errno::PERM) {
+            let why = "this process may not signal its slots: to have them run as another user, it needs CAP_KILL";
+            return Err(io::Error::other(why));
+        }
+        self.announced.set(flavour, in_force);
+        Ok(worker)
     }
 
-    pub(super) fn engage(&self, worker: &Worker) {
+    /// An idle slot of this flavour that has not ended, and was granted what there is now.
+    fn idle(&self, flavour: Flavour) -> Result<Option<Worker>, SlotError> {
+        let edition = self.way.lock().unwrap_or_else(PoisonError::into_inner).edition();
+        loop {
+            let worker = {
+                let mut state = self.state();
+                if state.closed {
+                    return Err(SlotError::ShutDown);
+                }
+                let Some(at) = state.idle.iter().rposition(|worker| worker.nature.flavour == flavour) else {
+                    return Ok(None);
+                };
+                let worker = state.idle.remove(at);
+                state.taken.insert(worker.ward, Arc::downgrade(&worker.socket));
+                worker
+            };
+            if worker.nature.edition == edition && self.reaper.is_alive(worker.ward) {
+                return Ok(Some(worker));
+            }
+            self.dismiss(worker);
+        }
+    }
+
+    async fn fresh(&self, flavour: Flavour) -> Result<Worker, SlotError> {
+        self.make_room();
+        let worker = self.start_worker(self.nature(flavour)?)?;
+        let in_force = worker.ready(READY_WITHIN).await;
+        if self.state().closed {
+            self.dismiss(worker);
+            return Err(SlotError::ShutDown);
+        }
+        if in_force != Some(self.announced.of(flavour)) {
+            self.reaper.kill(worker.ward);
+            self.dismiss(worker);
+            return Err(SlotError::Unfit(flavour));
+        }
+        Ok(worker)
+    }
+
+    /// Ends the idle slot that was used least lately, if there are as many as there may be.
+    fn make_room(&self) {
+        let worker = {
+            let mut state = self.state();
+            let full = state.idle.len() + state.taken.len() >= self.options.slots;
+            (full && !state.idle.is_empty()).then(|| state.idle.remove(0))
+        };
+        if let Some(worker) = worker {
+            self.end(worker);
+        }
+    }
+
+    /// What the next slot of a flavour is to be, with a directory of its own.
+    fn nature(&self, flavour: Flavour) -> Result<Nature, SlotError> {
+        let isolation = &self.options.isolation;
+        let make = |files: &Files| {
+            let number = self.last_scratch.fetch_add(1, Ordering::Relaxed) + 1;
+            SlotScratch::make(files.state.join(SCRATCH).join(number.to_string()), isolation.run_as).map(Arc::new)
+        };
+        let scratch = isolation.files.as_ref().map(make).transpose().map_err(SlotError::Scratch)?;
+        let edition = self.way.lock().unwrap_or_else(PoisonError::into_inner).edition();
+        Ok(Nature { flavour, edition, scratch })
+    }
+
+    /// Starts a slot, which counts as taken from now on.
+    pub(super) fn start_worker(&self, nature: Nature) -> Result<Worker, SlotError> {
+        let PoolOptions { program, signal_scope, isolation, .. } = &self.options;
+        let open = isolation.files.as_ref().zip(nature.scratch.as_ref());
+        let files = open.map(|(files, scratch)| SlotFiles {
+            closed: closed(isolation),
+            readable: files.state.join(STORE),
+            scratch: scratch.path().to_owned(),
+            writable: files.writable.clone(),
+        });
+        let mut settings = Settings::new(isolation, nature.flavour, *signal_scope, files);
+        settings.at_least = self.announced.of(nature.flavour);
+        let worker = Worker::spawn(&self.reaper, self.pool, program, &settings, nature)
+            .map_err(|source| SlotError::Spawn { program: program.clone(), source })?;
         self.state().taken.insert(worker.ward, Arc::downgrade(&worker.socket));
+        Ok(worker)
     }
 
     pub(super) fn keep(&self, worker: Worker) {
@@ -236,4 +363,11 @@ impl Drop for Shared {
     fn drop(&mut self) {
         self.close();
     }
+}
+
+/// What no skill may open. Links are followed anew for each slot: keys are rotated by turning them.
+fn closed(isolation: &Isolation) -> Vec<PathBuf> {
+    let Some(files) = &isolation.files else { return Vec::new() };
+    let real = |path: &PathBuf| path.canonicalize().unwrap_or_else(|_| path.clone());
+    std::iter::once(&files.state).chain(&files.secrets).map(real).collect()
 }

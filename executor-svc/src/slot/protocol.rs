@@ -6,6 +6,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::time::Duration;
 
+use super::isolation::InForce;
 use super::{Exit, Job, SlotEvent, Usage};
 
 /// The longest message, in bytes. A SEQPACKET socket takes about 200 KiB by default.
@@ -48,10 +49,7 @@ pub(super) enum Request<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Report {
     /// Once, at the slot's start, with [`NO_JOB`].
-    Ready {
-        /// Signals were proved not to leave the slot's domain.
-        signal_scope: bool,
-    },
+    Ready(InForce),
     Started {
         pid: i32,
     },
@@ -70,7 +68,7 @@ impl Report {
     /// What it means to the run, if anything.
     pub(super) fn event(self) -> Option<SlotEvent> {
         match self {
-            Self::Ready { .. } => None,
+            Self::Ready(_) => None,
             Self::Started { pid } => Some(SlotEvent::Started { pid }),
             Self::SpawnFailed { errno } => Some(SlotEvent::SpawnFailed { errno }),
             Self::Exited { exit, usage, left } => Some(SlotEvent::Exited { exit, usage, left }),
@@ -115,9 +113,9 @@ pub(super) fn encode_order(message: &mut Vec<u8>, number: u64, order: Order) {
 /// Replaces what is in `message`.
 pub(super) fn encode_report(message: &mut Vec<u8>, number: u64, report: Report) {
     match report {
-        Report::Ready { signal_scope } => {
+        Report::Ready(in_force) => {
             header(message, number, b'R');
-            message.push(u8::from(signal_scope));
+            message.push(in_force.to_byte());
         }
         Report::Started { pid } => {
             header(message, number, b'S');
@@ -176,7 +174,7 @@ pub(super) fn decode_report(message: &[u8]) -> Option<(u64, Report)> {
     let mut reader = Reader(message);
     let number = reader.u64()?;
     let report = match reader.u8()? {
-        b'R' => Report::Ready { signal_scope: reader.bool()? },
+        b'R' => Report::Ready(InForce::from_byte(reader.u8()?)),
         b'S' => Report::Started { pid: reader.i32()? },
         b'F' => Report::SpawnFailed { errno: reader.i32()? },
         b'X' => {
@@ -293,7 +291,7 @@ mod tests {
                 }
             });
         prop_oneof![
-            any::<bool>().prop_map(|signal_scope| Report::Ready { signal_scope }),
+            (0..16_u8).prop_map(|byte| Report::Ready(InForce::from_byte(byte))),
             any::<i32>().prop_map(|pid| Report::Started { pid }),
             any::<i32>().prop_map(|errno| Report::SpawnFailed { errno }),
             (exit, usage, any::<bool>()).prop_map(|(exit, usage, left)| Report::Exited { exit, usage, left }),

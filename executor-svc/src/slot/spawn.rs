@@ -2,7 +2,7 @@
 //! posix_spawn path, whose cost does not grow with the size of the one that spawns: an absolute program, a whole
 //! environment, and no code of ours between clone and exec. Waits for nothing.
 
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::process::CommandExt;
@@ -13,9 +13,6 @@ use std::time::Duration;
 
 use super::Stdio;
 use super::protocol::Start;
-
-/// The argument that tells a slot not to take the signal scope.
-pub(super) const NO_SIGNAL_SCOPE: &str = "--no-signal-scope";
 
 /// How long a busy text file is waited for: a writer's descriptor leaks into a process that is just being started, for
 /// as long as its exec takes.
@@ -31,13 +28,10 @@ const BUSY_WAITS: [Duration; 8] = [
 ];
 
 /// Starts `program` as a slot at the other end of `socket`, which becomes its standard input.
-pub(super) fn slot(program: &Path, signal_scope: bool, socket: OwnedFd) -> io::Result<Child> {
+pub(super) fn slot(program: &Path, arguments: Vec<OsString>, socket: OwnedFd) -> io::Result<Child> {
     let mut command = command(program);
-    command.arg0("executor-svc").arg("slot").env_clear().stdin(socket).stdout(std::process::Stdio::null());
-    if !signal_scope {
-        command.arg(NO_SIGNAL_SCOPE);
-    }
-    command.spawn()
+    command.arg0("executor-svc").arg("slot").args(arguments);
+    command.env_clear().stdin(socket).stdout(std::process::Stdio::null()).spawn()
 }
 
 /// Starts a skill in a process group of its own. The slot's copies of its descriptors are closed on return.

@@ -20,25 +20,25 @@ use wait4::Wait4;
 use super::inherited::Inherited;
 use super::link::{Closed, Link};
 use super::protocol::{self, MAX_MESSAGE, NO_JOB, Order, Report, Request};
+use super::settings::Settings;
 use super::{Exit, Usage, confine, spawn, tree};
 
 /// Runs as a slot until the socket on descriptor 0 closes. `arguments` are those after `slot`.
 pub fn main(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
-    let mut signal_scope = true;
-    for argument in arguments {
-        if argument != spawn::NO_SIGNAL_SCOPE {
+    let settings = match Settings::from_arguments(arguments) {
+        Ok(settings) => settings,
+        Err(argument) => {
             eprintln!("executor-svc slot: unknown argument {}", argument.display());
             return ExitCode::from(64);
         }
-        signal_scope = false;
-    }
+    };
     if sockopt::socket_type(io::stdin()) != Ok(SocketType::SEQPACKET) {
         eprintln!(
             "executor-svc slot: descriptor 0 is not an executor's socket; slots are started by executor-svc alone"
         );
         return ExitCode::from(64);
     }
-    match Supervisor::start(signal_scope) {
+    match Supervisor::start(&settings) {
         Ok(mut supervisor) => {
             supervisor.serve();
             ExitCode::SUCCESS
@@ -60,15 +60,15 @@ struct Supervisor {
 }
 
 impl Supervisor {
-    fn start(signal_scope: bool) -> io::Result<Self> {
+    fn start(settings: &Settings) -> io::Result<Self> {
         let socket = confine::settle()?;
-        confine::drop_privileges()?;
-        let scoped = signal_scope && confine::scope_signals();
+        let in_force = confine::apply(settings)?;
+        let scoped = in_force.signals;
         if !scoped {
             tree::check()?;
         }
         let mut link = Link::new(socket);
-        link.report(NO_JOB, Report::Ready { signal_scope: scoped });
+        link.report(NO_JOB, Report::Ready(in_force));
         Ok(Self { link, tree: Tree { scoped }, inherited: Inherited::now(), incoming: vec![0; MAX_MESSAGE] })
     }
 

@@ -5,6 +5,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
@@ -15,9 +16,21 @@ use rustix::net::{
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
+use super::isolation::{Flavour, InForce};
 use super::protocol::{self, MAX_MESSAGE, MAX_SHORT, NO_JOB, Order, Report};
 use super::reaper::{Reaper, Ward};
+use super::scratch::SlotScratch;
+use super::settings::Settings;
 use super::{Job, SlotEvent, Stdio, spawn};
+
+/// What a slot was started as.
+#[derive(Clone, Debug)]
+pub(super) struct Nature {
+    pub(super) flavour: Flavour,
+    /// Of the directories whose entries it was granted.
+    pub(super) edition: u64,
+    pub(super) scratch: Option<Arc<SlotScratch>>,
+}
 
 /// A slot process and the socket to it. Dropped, the process sees the socket close.
 #[derive(Debug)]
@@ -25,6 +38,7 @@ pub(super) struct Worker {
     pub(super) ward: Ward,
     pub(super) socket: Arc<OwnedFd>,
     watched: AsyncFd<Arc<OwnedFd>>,
+    pub(super) nature: Nature,
     /// Jobs are numbered, so that a late message meets no other job than its own.
     last_job: u64,
     message: Vec<u8>,
@@ -32,27 +46,41 @@ pub(super) struct Worker {
 
 impl Worker {
     /// Starts a slot of `pool`'s.
-    pub(super) fn spawn(reaper: &Reaper, pool: u64, program: &Path, signal_scope: bool) -> io::Result<Self> {
+    pub(super) fn spawn(
+        reaper: &Reaper,
+        pool: u64,
+        program: &Path,
+        settings: &Settings,
+        nature: Nature,
+    ) -> io::Result<Self> {
         let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
         rustix::io::ioctl_fionbio(&ours, true)?;
         // The system's default may be smaller than a message; what cannot be had is found out by sending.
         let _ = sockopt::set_socket_send_buffer_size(&ours, MAX_MESSAGE);
         let socket = Arc::new(ours);
         let watched = watch(Arc::clone(&socket))?;
-        let ward = reaper.raise(pool, || spawn::slot(program, signal_scope, theirs))?;
-        Ok(Self { ward, socket, watched, last_job: NO_JOB, message: Vec::new() })
+        let ward = reaper.raise(pool, || spawn::slot(program, settings.to_arguments(), theirs))?;
+        Ok(Self { ward, socket, watched, nature, last_job: NO_JOB, message: Vec::new() })
     }
 
-    /// Waits, blocking, for a fresh slot's first word, and returns whether its signals are scoped.
-    pub(super) fn await_ready(&self, limit: Timespec) -> Option<bool> {
+    /// Waits, blocking, for a fresh slot's first word: what it is confined by.
+    pub(super) fn await_ready(&self, limit: Duration) -> Option<InForce> {
+        let limit = Timespec::try_from(limit).ok();
         let mut watched = [PollFd::new(&self.socket, PollFlags::IN)];
-        while poll(&mut watched, Some(&limit)) == Err(Errno::INTR) {}
+        while poll(&mut watched, limit.as_ref()) == Err(Errno::INTR) {}
         let mut buffer = [0; MAX_SHORT];
         let (length, _) = recv(&self.socket, &mut buffer[..], RecvFlags::DONTWAIT).ok()?;
-        match protocol::decode_report(&buffer[..length]) {
-            Some((NO_JOB, Report::Ready { signal_scope })) => Some(signal_scope),
-            _ => None,
-        }
+        first_word(&buffer[..length])
+    }
+
+    /// The same, without blocking.
+    pub(super) async fn ready(&self, limit: Duration) -> Option<InForce> {
+        let mut buffer = [0; MAX_SHORT];
+        let received = self
+            .watched
+            .async_io(Interest::READABLE, |socket| Ok(recv(socket, &mut buffer[..], RecvFlags::DONTWAIT)?.0));
+        let length = tokio::time::timeout(limit, received).await.ok()?.ok()?;
+        first_word(&buffer[..length])
     }
 
     /// Hands the job over. After an error it did not arrive.
@@ -122,6 +150,13 @@ impl Worker {
             Some(_) => Ok(None),
             None => Err(Silent),
         }
+    }
+}
+
+fn first_word(message: &[u8]) -> Option<InForce> {
+    match protocol::decode_report(message) {
+        Some((NO_JOB, Report::Ready(in_force))) => Some(in_force),
+        _ => None,
     }
 }
 

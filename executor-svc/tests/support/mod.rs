@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use executor_svc::slot::{Exit, Job, Pool, PoolOptions, Slot, SlotEvent, Stdio};
+use executor_svc::slot::{Exit, Flavour, Job, Pool, PoolOptions, Slot, SlotEvent, Stdio};
 use rustix::pipe::{PipeFlags, pipe_with};
 use tempfile::TempDir;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -46,10 +46,15 @@ impl World {
         static WORLDS: AtomicU32 = AtomicU32::new(0);
         let program = PathBuf::from(env!("CARGO_BIN_EXE_executor-svc"));
         Self {
-            pool: Pool::with(PoolOptions { program, signal_scope }).unwrap(),
+            pool: Pool::with(PoolOptions { program, signal_scope, ..PoolOptions::default() }).unwrap(),
             directory: tempfile::tempdir().unwrap(),
             mark: format!("SLOT_TEST={}-{}", std::process::id(), WORLDS.fetch_add(1, Ordering::Relaxed)),
         }
+    }
+
+    /// Whether this is in force.
+    pub(crate) fn isolation_has(&self, name: &str) -> bool {
+        self.pool.isolation().iter().any(|told| told == name)
     }
 
     /// An executable shell script.
@@ -87,7 +92,7 @@ impl World {
     /// The same for a script, in a slot of its own.
     pub(crate) async fn sh(&self, body: &str) -> Outcome {
         let program = self.script(body);
-        self.run(&mut self.pool.take().unwrap(), &program).await
+        self.run(&mut self.pool.take(Flavour::Safe).await.unwrap(), &program).await
     }
 
     /// The living, and the zombies, that jobs of this world started.
