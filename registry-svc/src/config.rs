@@ -42,6 +42,8 @@ pub struct Config {
     pub database: Database,
     /// Who may sign them.
     pub signers: Signers,
+    /// Where the admin port is.
+    pub admin_listen: Option<SocketAddr>,
 }
 
 /// Finds the skills of LLM agents, decides who may see and run which, and tells everyone else.
@@ -111,6 +113,9 @@ pub struct Raw {
     /// The approvers who may sign for dangerous skills, separated by ',' [default: all of them]
     #[arg(long, env = "SKILLYARD_SIGNERS_DANGEROUS", value_name = "NAMES")]
     signers_dangerous: Option<OsString>,
+    /// Address of the admin port, /livez, /readyz and /metrics over plain HTTP [default: none]
+    #[arg(long, env = "SKILLYARD_REGISTRY_ADMIN_LISTEN", value_name = "ADDRESS")]
+    admin_listen: Option<OsString>,
     /// What is logged: error, warn, info, debug, trace, or target=level between commas [default: info]
     #[arg(long, env = "SKILLYARD_LOG", value_name = "FILTER")]
     log: Option<OsString>,
@@ -175,6 +180,7 @@ impl Config {
         let database = checker.database(raw);
         let mutating = checker.signers(SIGNERS_MUTATING.of(&raw.signers_mutating));
         let dangerous = checker.signers(SIGNERS_DANGEROUS.of(&raw.signers_dangerous));
+        let admin_listen = ADMIN_LISTEN.of(&raw.admin_listen).and_then(|given| checker.address(given));
         checker.log_filter(raw);
         checker.log_format(raw);
         match (listen, tier, rescan_interval, access, database) {
@@ -184,7 +190,7 @@ impl Config {
                 let cloud_dir = cloud_dir(raw);
                 let layout = Layout { external_dirs, skill_roots, cloud_dir, workspace, tier, agents_dir };
                 let signers = Signers { mutating, dangerous };
-                Ok(Self { listen, access, layout, default_agent, rescan_interval, database, signers })
+                Ok(Self { listen, access, layout, default_agent, rescan_interval, database, signers, admin_listen })
             }
             _ => Err(checker.faults),
         }
@@ -231,6 +237,7 @@ const STATE_DIR: Name = Name("--state-dir", "SKILLYARD_REGISTRY_STATE");
 const DATABASE_URL: Name = Name("--database-url", "SKILLYARD_DATABASE_URL");
 const SIGNERS_MUTATING: Name = Name("--signers-mutating", "SKILLYARD_SIGNERS_MUTATING");
 const SIGNERS_DANGEROUS: Name = Name("--signers-dangerous", "SKILLYARD_SIGNERS_DANGEROUS");
+const ADMIN_LISTEN: Name = Name("--admin-listen", "SKILLYARD_REGISTRY_ADMIN_LISTEN");
 const LOG: Name = Name("--log", "SKILLYARD_LOG");
 const LOG_FORMAT: Name = Name("--log-format", "SKILLYARD_LOG_FORMAT");
 
@@ -261,7 +268,10 @@ struct Checker {
 
 impl Checker {
     fn listen(&mut self, raw: &Raw) -> Option<SocketAddr> {
-        let given = LISTEN.or(&raw.listen, DEFAULT_LISTEN);
+        self.address(LISTEN.or(&raw.listen, DEFAULT_LISTEN))
+    }
+
+    fn address(&mut self, given: Given<'_>) -> Option<SocketAddr> {
         match self.text(given)?.parse() {
             Ok(address) => Some(address),
             Err(_) => self.fault(given, "write an IP address and a port, as in 127.0.0.1:50051 or [::1]:50051"),
