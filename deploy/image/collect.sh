@@ -12,7 +12,5 @@ install -D -m 644 /etc/ssl/certs/ca-certificates.crt "$out/etc/ssl/certs/ca-cert
 printf 'skillyard:x:65532:65532::/var/lib/skillyard:/nonexistent\n' >"$out/etc/passwd"
 printf 'skillyard:x:65532:\n' >"$out/etc/group"
 printf 'hosts: files dns\n' >"$out/etc/nsswitch.conf"
-# Writable by the user also where no volume is mounted; the kernel gives /tmp nothing but its mode.
 mkdir -p "$out/tmp" "$out/var/lib/skillyard"
 chmod 1777 "$out/tmp"
-chown 65532:65532 "$out/var/lib/skillyard" 2>/dev/null || true
