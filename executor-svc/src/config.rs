@@ -112,6 +112,9 @@ pub struct Flags {
     /// What skills are confined by.
     #[command(flatten)]
     pub isolation: IsolationFlags,
+    /// Address of the admin port, /livez, /readyz and /metrics over plain HTTP [default: none]
+    #[arg(long, env = "SKILLYARD_EXECUTOR_ADMIN_LISTEN", value_name = "HOST:PORT")]
+    pub admin_listen: Option<String>,
     /// What is logged: error, warn, info, debug, trace, or target=level between commas
     #[arg(long, env = "SKILLYARD_LOG", default_value = "info", value_name = "FILTER")]
     pub log: String,
@@ -175,6 +178,8 @@ pub struct Config {
     pub max_catalog_age: Duration,
     /// Agent of calls that name none; empty for no agent.
     pub default_agent: String,
+    /// Address of the admin port.
+    pub admin_listen: Option<SocketAddr>,
     /// What is logged.
     pub log: String,
     /// How it is logged.
@@ -221,15 +226,18 @@ impl Flags {
         let mut faults = Vec::new();
         let mut fault = |flag, variable, what| faults.push(Fault { flag, variable, what });
 
-        let listen = self.listen.parse::<SocketAddr>();
-        if listen.is_err() {
-            fault(
-                "--listen",
-                "SKILLYARD_EXECUTOR_LISTEN",
-                format!("{:?} is not an address: write IP:PORT, such as 127.0.0.1:50052", self.listen),
-            );
-        }
-        let access = Access::check(&self.access.options(), listen.as_ref().ok());
+        let mut address = |text: &str, flag, variable| match text.parse::<SocketAddr>() {
+            Ok(address) => Some(address),
+            Err(_) => {
+                fault(flag, variable, format!("{text:?} is not an address: write IP:PORT, such as 127.0.0.1:50052"));
+                None
+            }
+        };
+        let listen = address(&self.listen, "--listen", "SKILLYARD_EXECUTOR_LISTEN");
+        let admin_listen = self.admin_listen.as_deref().filter(|text| !text.is_empty());
+        let admin_listen =
+            admin_listen.and_then(|text| address(text, "--admin-listen", "SKILLYARD_EXECUTOR_ADMIN_LISTEN"));
+        let access = Access::check(&self.access.options(), listen.as_ref());
         for found in access.as_ref().err().into_iter().flatten() {
             fault(found.flag, access_variable(found.flag), found.what.clone());
         }
@@ -313,7 +321,7 @@ impl Flags {
         let isolation = self.isolation.check(&state_dir, secrets.into_iter().flatten().collect(), &mut found);
         found.into_iter().for_each(|(flag, variable, what)| fault(flag, variable, what));
         match (listen, access, registry) {
-            (Ok(listen), Ok(access), Ok(registry)) if faults.is_empty() => Ok(Config {
+            (Some(listen), Ok(access), Ok(registry)) if faults.is_empty() => Ok(Config {
                 listen,
                 access,
                 advertise: self.advertise.filter(|text| !text.is_empty()),
@@ -327,6 +335,7 @@ impl Flags {
                 keep_finished,
                 max_catalog_age,
                 default_agent: self.default_agent.unwrap_or_default(),
+                admin_listen,
                 log: self.log,
                 log_format,
                 slot_program: self.slot_program,

@@ -7,16 +7,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use skillyard::pb::executor::v1::executor_service_server::ExecutorServiceServer;
+use skillyard::service::admin::{Admin, AdminError};
 use skillyard::service::serve;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
-use tonic_health::ServingStatus;
 use tracing::{info, warn};
 
 mod approvals;
 pub mod client;
 pub mod config;
 pub mod grpc;
+mod metrics;
 pub mod mirror;
 pub mod registry;
 pub mod run;
@@ -37,6 +38,8 @@ use crate::slot::{Pool, PoolOptions};
 const LAST_WORDS: Duration = Duration::from_secs(2);
 /// How often runs that ended long ago are forgotten.
 const EXPIRE_EVERY: Duration = Duration::from_secs(5);
+/// Why it is not ready while it runs.
+const NO_CATALOG: &str = "it has no catalog, or one that is too old: GetStatus says whether the registry answers";
 /// The service's name in health checks.
 const SERVICE: &str = "skillyard.executor.v1.ExecutorService";
 
@@ -49,6 +52,9 @@ pub enum RunError {
     /// The journal cannot be used.
     #[error(transparent)]
     Journal(#[from] run::journal::JournalError),
+    /// The admin port cannot be had.
+    #[error(transparent)]
+    Admin(#[from] AdminError),
     /// Slots cannot be started.
     #[error("slot processes cannot be started: {0}")]
     Slots(#[source] io::Error),
@@ -112,10 +118,12 @@ pub async fn run(config: Config, listener: TcpListener, shutdown: impl Future<Ou
     let endpoint = config.advertise.clone().unwrap_or_else(|| address.to_string());
     let service = ExecutorServiceServer::new(Executor::new(runner.clone(), &config.name, &endpoint))
         .max_decoding_message_size(MAX_MESSAGE_BYTES);
-    let (mut routes, health) = serve::routes(&[SERVICE])?;
+    let (mut routes, readiness) = serve::routes(&[SERVICE]).await?;
     routes.add_service(service);
-    health.set_service_status("", ServingStatus::NotServing).await;
-    health.set_service_status(SERVICE, ServingStatus::NotServing).await;
+    let _admin = match config.admin_listen {
+        Some(address) => Some(Admin::start(address, readiness.clone(), metrics::registry(&runner)).await?),
+        None => None,
+    };
     info!(%address, executor = config.name, slots = config.slots, "listening");
 
     let stop = CancellationToken::new();
@@ -123,14 +131,12 @@ pub async fn run(config: Config, listener: TcpListener, shutdown: impl Future<Ou
         let (mirror, stop) = (mirror.clone(), stop.clone());
         async move { mirror.follow(registry, stop).await }
     });
-    let readiness = tokio::spawn({
-        let (mut ready, health) = (mirror.ready(), health.clone());
+    let following_readiness = tokio::spawn({
+        let (mut ready, readiness) = (mirror.ready(), readiness.clone());
         async move {
             loop {
-                let status =
-                    if *ready.borrow_and_update() { ServingStatus::Serving } else { ServingStatus::NotServing };
-                health.set_service_status("", status).await;
-                health.set_service_status(SERVICE, status).await;
+                let is_ready = *ready.borrow_and_update();
+                readiness.set(if is_ready { Ok(()) } else { Err(NO_CATALOG) }).await;
                 if ready.changed().await.is_err() {
                     return;
                 }
@@ -153,9 +159,8 @@ pub async fn run(config: Config, listener: TcpListener, shutdown: impl Future<Ou
         let drained = Arc::clone(&drained);
         async move {
             shutdown.await;
-            readiness.abort();
-            health.set_service_status("", ServingStatus::NotServing).await;
-            health.set_service_status(SERVICE, ServingStatus::NotServing).await;
+            following_readiness.abort();
+            readiness.set(Err("it is draining")).await;
             runner.drain(config.drain_timeout).await;
             drained.notify_one();
         }

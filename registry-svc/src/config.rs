@@ -53,6 +53,8 @@ pub struct Config {
     pub approvals_keep: Duration,
     /// Who may sign them.
     pub signers: Signers,
+    /// Where the admin port is.
+    pub admin_listen: Option<SocketAddr>,
 }
 
 /// Finds the skills of LLM agents, decides who may see and run which, and tells everyone else.
@@ -125,6 +127,9 @@ pub struct Raw {
     /// The approvers who may sign for dangerous skills, separated by ',' [default: all of them]
     #[arg(long, env = "SKILLYARD_SIGNERS_DANGEROUS", value_name = "NAMES")]
     signers_dangerous: Option<OsString>,
+    /// Address of the admin port, /livez, /readyz and /metrics over plain HTTP [default: none]
+    #[arg(long, env = "SKILLYARD_REGISTRY_ADMIN_LISTEN", value_name = "ADDRESS")]
+    admin_listen: Option<OsString>,
     /// What is logged: error, warn, info, debug, trace, or target=level between commas [default: info]
     #[arg(long, env = "SKILLYARD_LOG", value_name = "FILTER")]
     log: Option<OsString>,
@@ -220,6 +225,7 @@ impl Config {
         let approvals_keep = checker.approvals_keep(raw);
         let mutating = checker.signers(SIGNERS_MUTATING.of(&raw.signers_mutating));
         let dangerous = checker.signers(SIGNERS_DANGEROUS.of(&raw.signers_dangerous));
+        let admin_listen = ADMIN_LISTEN.of(&raw.admin_listen).and_then(|given| checker.address(given));
         checker.log_filter(raw);
         checker.log_format(raw);
         match (listen, tier, rescan_interval, access, database, approvals_keep) {
@@ -240,6 +246,7 @@ impl Config {
                     database,
                     approvals_keep,
                     signers,
+                    admin_listen,
                 })
             }
             _ => Err(checker.faults),
@@ -288,6 +295,7 @@ const DATABASE_URL: Name = Name("--database-url", "SKILLYARD_DATABASE_URL");
 const APPROVALS_KEEP: Name = Name("--approvals-keep", "SKILLYARD_APPROVALS_KEEP");
 const SIGNERS_MUTATING: Name = Name("--signers-mutating", "SKILLYARD_SIGNERS_MUTATING");
 const SIGNERS_DANGEROUS: Name = Name("--signers-dangerous", "SKILLYARD_SIGNERS_DANGEROUS");
+const ADMIN_LISTEN: Name = Name("--admin-listen", "SKILLYARD_REGISTRY_ADMIN_LISTEN");
 const LOG: Name = Name("--log", "SKILLYARD_LOG");
 const LOG_FORMAT: Name = Name("--log-format", "SKILLYARD_LOG_FORMAT");
 
@@ -318,7 +326,10 @@ struct Checker {
 
 impl Checker {
     fn listen(&mut self, raw: &Raw) -> Option<SocketAddr> {
-        let given = LISTEN.or(&raw.listen, DEFAULT_LISTEN);
+        self.address(LISTEN.or(&raw.listen, DEFAULT_LISTEN))
+    }
+
+    fn address(&mut self, given: Given<'_>) -> Option<SocketAddr> {
         match self.text(given)?.parse() {
             Ok(address) => Some(address),
             Err(_) => self.fault(given, "write an IP address and a port, as in 127.0.0.1:50051 or [::1]:50051"),

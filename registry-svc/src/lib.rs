@@ -7,6 +7,7 @@ pub mod check;
 pub mod client;
 pub mod config;
 pub mod grpc;
+mod metrics;
 pub mod model;
 pub mod source;
 pub mod store;
@@ -16,10 +17,10 @@ use std::future::Future;
 use std::io;
 use std::time::Duration;
 
+use skillyard::service::admin::{Admin, AdminError};
+use skillyard::service::readiness::Readiness;
 use skillyard::service::serve;
 use tokio::net::TcpListener;
-use tonic_health::ServingStatus;
-use tonic_health::server::HealthReporter;
 
 use catalog::Catalogs;
 pub use config::Config;
@@ -42,6 +43,9 @@ pub enum RunError {
     /// A fault of ours.
     #[error("a task that looks at the roots or the database has ended: {0}")]
     Task(#[from] tokio::task::JoinError),
+    /// The admin port cannot be had.
+    #[error(transparent)]
+    Admin(#[from] AdminError),
     /// The state cannot be opened.
     #[error(transparent)]
     Store(#[from] store::StoreError),
@@ -53,12 +57,15 @@ pub enum RunError {
 /// # Errors
 /// See [`RunError`].
 pub async fn run(config: Config, listener: TcpListener, shutdown: impl Future<Output = ()>) -> Result<(), RunError> {
-    let (mut routes, health) = serve::routes(&grpc::SERVICES)?;
-    set_health(&health, ServingStatus::NotServing).await;
+    let (mut routes, readiness) = serve::routes(&grpc::SERVICES).await?;
     let (store, keeper) = store::start(&config.database).await?;
     let (catalogs, loader) =
         catalog::reload::start_on(config.host, source::roots(&config.layout), config.rescan_interval);
     grpc::add(&mut routes, &catalogs, config.default_agent.clone(), &store, config.signers.clone());
+    let _admin = match config.admin_listen {
+        Some(address) => Some(Admin::start(address, readiness.clone(), metrics::registry(&catalogs)).await?),
+        None => None,
+    };
     tracing::info!(address = %listener.local_addr()?, "listening");
     let mut loader = tokio::spawn(loader);
     let mut keeper = tokio::spawn(keeper.keeping(config.approvals_keep).run());
@@ -69,9 +76,9 @@ pub async fn run(config: Config, listener: TcpListener, shutdown: impl Future<Ou
             // They end by a panic alone: there is always something to look at.
             Err(error) = &mut loader => failed = Some(error),
             Err(error) = &mut keeper => failed = Some(error),
-            () = serving(&catalogs, config.default_agent.as_deref(), &health) => {}
+            () = serving(&catalogs, config.default_agent.as_deref(), &readiness) => {}
         }
-        set_health(&health, ServingStatus::NotServing).await;
+        readiness.set(Err("it is stopping")).await;
         // With them the watches end, so that clients turn to another registry at once.
         loader.abort();
         keeper.abort();
@@ -81,7 +88,7 @@ pub async fn run(config: Config, listener: TcpListener, shutdown: impl Future<Ou
 }
 
 /// Says so when the first catalog is there, and then waits for ever.
-async fn serving(catalogs: &Catalogs, default_agent: Option<&str>, health: &HealthReporter) {
+async fn serving(catalogs: &Catalogs, default_agent: Option<&str>, readiness: &Readiness) {
     let mut coming = catalogs.subscribe();
     let first = coming.wait_for(Option::is_some).await.ok().and_then(|first| first.clone());
     if let Some(first) = first {
@@ -90,13 +97,7 @@ async fn serving(catalogs: &Catalogs, default_agent: Option<&str>, health: &Heal
                 "{error}, which is --default-agent: calls that name no agent are refused until it has a file"
             );
         }
-        set_health(health, ServingStatus::Serving).await;
+        readiness.set(Ok(())).await;
     }
     std::future::pending().await
-}
-
-async fn set_health(health: &HealthReporter, status: ServingStatus) {
-    for service in grpc::SERVICES.into_iter().chain([""]) {
-        health.set_service_status(service, status).await;
-    }
 }

@@ -1,11 +1,13 @@
-//! How both services serve: the listener, health, reflection, errors and logs.
+//! How both services serve: the listener, health, reflection, the admin port, errors and logs.
 
 pub mod access;
 pub mod access_log;
+pub mod admin;
 pub mod caller;
 mod callers;
 pub mod dial;
 pub mod error;
+pub mod readiness;
 pub mod rotated;
 pub mod serve;
 pub mod shell;

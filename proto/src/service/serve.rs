@@ -13,10 +13,10 @@ use tokio::time::Sleep;
 use tokio_stream::Stream;
 use tonic::service::{Routes, RoutesBuilder};
 use tonic::transport::Server;
-use tonic_health::server::HealthReporter;
 
 use super::access::{Access, IdentifyLayer};
 use super::access_log::AccessLog;
+use super::readiness::Readiness;
 use super::tls::Connections;
 use crate::pb;
 
@@ -37,13 +37,13 @@ const COMMON_SERVICES: [&str; 3] = [
 /// After a failed accept, as with no descriptor left.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// Health and reflection, v1 and v1alpha, as routes to add these services to.
+/// Health and reflection, v1 and v1alpha, as routes to add these services to; not ready yet.
 ///
 /// Reflection lists what is served and nothing else; it describes more, so that an error's details can be read.
 ///
 /// # Errors
 /// A descriptor set that cannot be read, which is a fault of the build.
-pub fn routes(services: &[&str]) -> Result<(RoutesBuilder, HealthReporter), tonic_reflection::server::Error> {
+pub async fn routes(services: &[&str]) -> Result<(RoutesBuilder, Readiness), tonic_reflection::server::Error> {
     let (reporter, health) = tonic_health::server::health_reporter();
     let reflection = || {
         let builder = tonic_reflection::server::Builder::configure()
@@ -57,7 +57,9 @@ pub fn routes(services: &[&str]) -> Result<(RoutesBuilder, HealthReporter), toni
     };
     let mut builder = Routes::builder();
     builder.add_service(health).add_service(reflection().build_v1()?).add_service(reflection().build_v1alpha()?);
-    Ok((builder, reporter))
+    let readiness = Readiness::new(reporter, services);
+    readiness.set(readiness.state()).await;
+    Ok((builder, readiness))
 }
 
 /// Serves those who have access until `shutdown`, and then for at most `grace` more: connections that are idle or stuck do not hold it up.
