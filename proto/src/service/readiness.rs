@@ -31,7 +31,6 @@ impl Readiness {
     }
 
     /// What was said last.
-    #[must_use]
     pub fn state(&self) -> Result<(), &'static str> {
         *self.state.borrow()
     }
