@@ -137,7 +137,7 @@ async fn world(ca: &Ca) -> World {
     let access = Access::check(&options, None).unwrap();
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
-    let (mut routes, _) = serve::routes(&[]).unwrap();
+    let (mut routes, _) = serve::routes(&[]).await.unwrap();
     routes.add_service(AgentServiceServer::new(Mirror));
     // It ends with the runtime of the test.
     tokio::spawn(serve::serve(listener, routes.routes(), access, std::future::pending(), Duration::ZERO));
