@@ -12,6 +12,8 @@ struct Rule {
 }
 
 const REGISTRY: &[Rule] = &[
+    // `registry-svc check` is the way from the disk to the load report, without a server.
+    Rule { module: "check", never: &["grpc", "store", "client", "config", "tonic", "prost", "pb", "wire"] },
     // Disk to values: no catalog, no wire.
     Rule { module: "source", never: &["catalog", "grpc", "config", "tonic", "prost", "pb", "wire"] },
     // Values to a snapshot: no wire.
@@ -20,8 +22,6 @@ const REGISTRY: &[Rule] = &[
     Rule { module: "store", never: &["source", "catalog", "grpc", "config", "tonic", "prost", "pb", "wire"] },
     // `registry-svc approvals` asks any registry, and shares nothing with this one.
     Rule { module: "client", never: &["source", "catalog", "grpc", "store", "config"] },
-    // `registry-svc check` is the way from the disk to the load report, without a server.
-    Rule { module: "check", never: &["grpc", "store", "client", "config", "tonic", "prost", "pb", "wire"] },
     Rule { module: "config", never: &["catalog", "grpc", "tonic", "prost", "pb", "wire"] },
 ];
 
