@@ -18,6 +18,7 @@ const MAX_SLOTS: usize = 4096;
 const MAX_QUEUE: usize = 1_000_000;
 
 use crate::client::RunArgs;
+use crate::limit_flags::{LimitFlags, RunLimits};
 
 /// Runs skills for agents: a worker that mirrors a registry
 #[derive(Debug, Parser)]
@@ -105,6 +106,9 @@ pub struct Flags {
     /// Agent of calls that name none [default: no agent, read-only]
     #[arg(long, env = "SKILLYARD_DEFAULT_AGENT", value_name = "AGENT")]
     pub default_agent: Option<String>,
+    /// What one run may use.
+    #[command(flatten)]
+    pub limits: LimitFlags,
     /// What is logged: error, warn, info, debug, trace, or target=level between commas
     #[arg(long, env = "SKILLYARD_LOG", default_value = "info", value_name = "FILTER")]
     pub log: String,
@@ -166,6 +170,8 @@ pub struct Config {
     pub keep_finished: Duration,
     /// How old the catalog may become.
     pub max_catalog_age: Duration,
+    /// What one run may use, and what all may.
+    pub limits: RunLimits,
     /// Agent of calls that name none; empty for no agent.
     pub default_agent: String,
     /// What is logged.
@@ -280,6 +286,7 @@ impl Flags {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let slots = number(self.slots.as_ref(), "--slots", "SKILLYARD_SLOTS", 1..=MAX_SLOTS, 4 * cores);
         let queue = number(self.queue.as_ref(), "--queue", "SKILLYARD_QUEUE", 0..=MAX_QUEUE, 16 * slots);
+        let limits = self.limits.check(&mut fault);
         let log_format = match self.log_format.as_str() {
             "text" => LogFormat::Text,
             "json" => LogFormat::Json,
@@ -313,6 +320,7 @@ impl Flags {
                 drain_timeout,
                 keep_finished,
                 max_catalog_age,
+                limits,
                 default_agent: self.default_agent.unwrap_or_default(),
                 log: self.log,
                 log_format,

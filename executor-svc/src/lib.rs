@@ -16,9 +16,12 @@ mod approvals;
 pub mod client;
 pub mod config;
 pub mod grpc;
+pub mod host;
+pub mod limit_flags;
 pub mod mirror;
 pub mod registry;
 pub mod run;
+pub mod size;
 pub mod slot;
 
 pub use config::Config;
@@ -30,7 +33,7 @@ use crate::run::Runner;
 use crate::run::approval::Gate;
 use crate::run::journal::{Bounds, Journal};
 use crate::run::runner::Limits;
-use crate::slot::Pool;
+use crate::slot::{Pool, PoolOptions};
 
 /// How long clients may take to fetch the last events after the last run has ended.
 const LAST_WORDS: Duration = Duration::from_secs(2);
@@ -74,7 +77,9 @@ pub async fn run(config: Config, listener: TcpListener, shutdown: impl Future<Ou
     };
     let journal = Journal::open(&config.state_dir.join("journal"), Bounds::default())?;
     let registry = Registry::over(config.registry.clone());
-    let pool = Pool::new(config.slot_program.clone()).map_err(RunError::Slots)?;
+    let slot_limits = slot_limits(&config);
+    let pool = Pool::with(PoolOptions { program: config.slot_program.clone(), limits: slot_limits, ..PoolOptions::default() })
+        .map_err(RunError::Slots)?;
     let limits = Limits {
         slots: config.slots,
         queue: config.queue,
@@ -91,7 +96,7 @@ pub async fn run(config: Config, listener: TcpListener, shutdown: impl Future<Ou
     routes.add_service(service);
     health.set_service_status("", ServingStatus::NotServing).await;
     health.set_service_status(SERVICE, ServingStatus::NotServing).await;
-    info!(%address, executor = config.name, isolation = ?pool.isolation(), slots = config.slots, "listening");
+    info!(%address, executor = config.name, isolation = ?pool.isolation(), slots = config.slots, limits = ?slot_limits, "listening");
 
     let stop = CancellationToken::new();
     let following = tokio::spawn({
@@ -145,4 +150,27 @@ pub async fn run(config: Config, listener: TcpListener, shutdown: impl Future<Ou
     pool.shutdown();
     info!("stopped");
     Ok(served?)
+}
+
+/// Descriptors of the executor for one run: the slot's socket, and its ends of the pipes, with the skill's until they are
+/// handed over.
+const OPEN_FILES_A_RUN: u64 = 7;
+/// Descriptors for all else: the listener, the journal, the mirror, connections.
+const OPEN_FILES_BESIDE: u64 = 64;
+
+/// The limits of each run, with those on open files. The executor takes as many as it can get; skills start with as many
+/// as it was started with.
+fn slot_limits(config: &Config) -> slot::Limits {
+    let (before, most) = host::raise_open_files();
+    let needed = config.slots as u64 * OPEN_FILES_A_RUN + OPEN_FILES_BESIDE;
+    if needed > most {
+        tracing::warn!(
+            slots = config.slots,
+            needed,
+            limit = most,
+            "the limit on open files is too low for so many slots at once, and some runs will be refused: raise it (ulimit -n, LimitNOFILE) or lower --slots"
+        );
+    }
+    let open_files = config.limits.each.open_files.or(Some((before, most)));
+    slot::Limits { open_files, ..config.limits.each }
 }

@@ -19,6 +19,9 @@ pub const GRACE: Duration = Duration::from_secs(2);
 const PIPES_CLOSE_WITHIN: Duration = Duration::from_millis(250);
 /// A slot that has not obeyed a kill for this long is given up.
 const SLOT_OBEYS_WITHIN: Duration = Duration::from_millis(500);
+/// A slot that has not reported the end of a tree that it kills itself for this long is given up. A tree that forks as
+/// fast as it can takes the processors that its end needs.
+const SLOT_KILLS_WITHIN: Duration = Duration::from_secs(10);
 /// A slot that has not started a process, or failed to, for this long is given up.
 const STARTS_WITHIN: Duration = Duration::from_secs(10);
 /// The most that one read of stderr takes in the log: its text, and what that tells of progress, at 96 bytes a line of 26.
@@ -255,6 +258,11 @@ impl Watch {
             SlotEvent::SpawnFailed { errno } => {
                 self.spawn_errno = Some(errno);
                 self.phase = Phase::Over;
+            }
+            SlotEvent::OverLimit(excess) => {
+                // A run that was being ended before is ended for that.
+                let cause = self.stop.take().map_or(Cause::OverLimit(excess), |stop| stop.cause);
+                self.stop = Some(Stop { cause, kill_at: None, give_up: Some(now + SLOT_KILLS_WITHIN) });
             }
             SlotEvent::Exited { exit, usage, left } => {
                 self.exit = Some(exit);

@@ -4,10 +4,12 @@
 mod confine;
 mod handle;
 mod inherited;
+mod limits;
 mod link;
 mod pool;
 mod protocol;
 mod reaper;
+mod sample;
 mod spawn;
 pub mod supervisor;
 mod tree;
@@ -18,6 +20,7 @@ use std::path::Path;
 use std::time::Duration;
 
 pub use handle::Slot;
+pub use limits::{LEAST_OPEN_FILES, Limits};
 pub use pool::{Pool, PoolOptions, SlotError};
 
 /// What a slot is to start.
@@ -43,7 +46,8 @@ pub struct Stdio {
 }
 
 /// What a slot says of its job, in this order: `Started`, `Exited`, and `Clean` if descendants were left; or
-/// `SpawnFailed` alone. `Lost` may come at any time and is the last.
+/// `SpawnFailed` alone. `OverLimit` may come once between `Started` and `Exited`. `Lost` may come at any time and is the
+/// last.
 #[derive(Clone, Debug, PartialEq)]
 pub enum SlotEvent {
     /// The process exists.
@@ -56,6 +60,8 @@ pub enum SlotEvent {
         /// `errno`.
         errno: i32,
     },
+    /// There was too much of something, and the whole tree is being killed.
+    OverLimit(Excess),
     /// The leader exited. Descendants that are left stay until [`Slot::sweep`].
     Exited {
         /// How.
@@ -69,6 +75,26 @@ pub enum SlotEvent {
     Clean,
     /// The slot was stopped or ended, by the skill or from outside; what it ran is being killed.
     Lost,
+}
+
+/// What a run had too much of, as its slot measured it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Excess {
+    /// Of what.
+    pub of: Limited,
+    /// How much there was, at least.
+    pub measured: u64,
+    /// How much there may be.
+    pub limit: u64,
+}
+
+/// What slots measure.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Limited {
+    /// Bytes of memory of all processes together, without what is only kept of files.
+    Memory,
+    /// Processes, threads included.
+    Processes,
 }
 
 /// How a process ended.

@@ -13,6 +13,7 @@ use rustix::net::{Shutdown, shutdown};
 use tokio::runtime::Handle;
 
 use super::handle::Slot;
+use super::limits::Limits;
 use super::reaper::{Reaper, Ward};
 use super::worker::Worker;
 
@@ -23,11 +24,13 @@ pub struct PoolOptions {
     pub program: PathBuf,
     /// Whether slots take the kernel's signal scope, where it has one. Without it trees are ended by walking /proc.
     pub signal_scope: bool,
+    /// What one run may use.
+    pub limits: Limits,
 }
 
 impl Default for PoolOptions {
     fn default() -> Self {
-        Self { program: PathBuf::from("/proc/self/exe"), signal_scope: true }
+        Self { program: PathBuf::from("/proc/self/exe"), signal_scope: true, limits: Limits::default() }
     }
 }
 
@@ -167,9 +170,8 @@ struct State {
 
 impl Shared {
     pub(super) fn start_worker(&self) -> Result<Worker, SlotError> {
-        let PoolOptions { program, signal_scope } = &self.options;
-        Worker::spawn(&self.reaper, self.pool, program, *signal_scope)
-            .map_err(|source| SlotError::Spawn { program: program.clone(), source })
+        Worker::spawn(&self.reaper, self.pool, &self.options)
+            .map_err(|source| SlotError::Spawn { program: self.options.program.clone(), source })
     }
 
     /// Waits for a fresh slot's first word, and returns whether its signals are scoped.

@@ -11,6 +11,7 @@ use std::process::{Child, Command};
 use std::thread;
 use std::time::Duration;
 
+use super::limits::Limits;
 use super::Stdio;
 use super::protocol::Start;
 
@@ -31,12 +32,13 @@ const BUSY_WAITS: [Duration; 8] = [
 ];
 
 /// Starts `program` as a slot at the other end of `socket`, which becomes its standard input.
-pub(super) fn slot(program: &Path, signal_scope: bool, socket: OwnedFd) -> io::Result<Child> {
+pub(super) fn slot(program: &Path, signal_scope: bool, limits: Limits, socket: OwnedFd) -> io::Result<Child> {
     let mut command = command(program);
     command.arg0("executor-svc").arg("slot").env_clear().stdin(socket).stdout(std::process::Stdio::null());
     if !signal_scope {
         command.arg(NO_SIGNAL_SCOPE);
     }
+    command.arg(limits.to_argument());
     command.spawn()
 }
 

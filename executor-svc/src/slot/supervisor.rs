@@ -7,7 +7,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, ExitCode};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 use rustix::net::{SocketType, sockopt};
@@ -18,14 +18,20 @@ use rustix::thread::sched_yield;
 use wait4::Wait4;
 
 use super::inherited::Inherited;
+use super::limits::Limits;
 use super::link::{Closed, Link};
 use super::protocol::{self, MAX_MESSAGE, NO_JOB, Order, Report, Request};
+use super::sample::Sampler;
 use super::{Exit, Usage, confine, spawn, tree};
 
 /// Runs as a slot until the socket on descriptor 0 closes. `arguments` are those after `slot`.
 pub fn main(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
-    let mut signal_scope = true;
+    let (mut signal_scope, mut limits) = (true, Limits::default());
     for argument in arguments {
+        if let Some(given) = argument.to_str().and_then(Limits::from_argument) {
+            limits = given;
+            continue;
+        }
         if argument != spawn::NO_SIGNAL_SCOPE {
             eprintln!("executor-svc slot: unknown argument {}", argument.display());
             return ExitCode::from(64);
@@ -38,7 +44,7 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
         );
         return ExitCode::from(64);
     }
-    match Supervisor::start(signal_scope) {
+    match Supervisor::start(signal_scope, limits) {
         Ok(mut supervisor) => {
             supervisor.serve();
             ExitCode::SUCCESS
@@ -50,9 +56,17 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
     }
 }
 
+/// How often a run's adopted children are looked at; those that ended would stay zombies for as long as it goes on.
+const TICK: Duration = Duration::from_millis(200);
+
+/// A tree over its limit that has not ended in this time is killed once more.
+const KILLED_WITHIN: Duration = Duration::from_millis(20);
+
 struct Supervisor {
     link: Link,
     tree: Tree,
+    /// What is measured of each run.
+    limits: Limits,
     /// What every skill is to inherit.
     inherited: Inherited,
     /// Where jobs are read to; only pages that a long one needs are ever touched.
@@ -60,8 +74,9 @@ struct Supervisor {
 }
 
 impl Supervisor {
-    fn start(signal_scope: bool) -> io::Result<Self> {
+    fn start(signal_scope: bool, limits: Limits) -> io::Result<Self> {
         let socket = confine::settle()?;
+        limits.apply()?;
         confine::drop_privileges()?;
         let scoped = signal_scope && confine::scope_signals();
         if !scoped {
@@ -69,7 +84,7 @@ impl Supervisor {
         }
         let mut link = Link::new(socket);
         link.report(NO_JOB, Report::Ready { signal_scope: scoped });
-        Ok(Self { link, tree: Tree { scoped }, inherited: Inherited::now(), incoming: vec![0; MAX_MESSAGE] })
+        Ok(Self { link, tree: Tree { scoped }, limits, inherited: Inherited::now(), incoming: vec![0; MAX_MESSAGE] })
     }
 
     fn serve(&mut self) {
@@ -104,12 +119,13 @@ impl Supervisor {
     /// From the start of the leader to the end of its tree.
     fn attend(&mut self, number: u64, mut leader: Leader) -> Result<(), Closed> {
         self.link.report(number, Report::Started { pid: leader.pid.as_raw_nonzero().get() });
+        let (mut sampler, mut over) = (Sampler::new(&self.limits), false);
         loop {
-            let (exited, spoken) = self.link.wait(Some(&leader.pidfd))?;
+            let (exited, spoken) = self.link.wait(Some(&leader.pidfd), if over { KILLED_WITHIN } else { sampler.rest(TICK) })?;
             if spoken {
                 match self.link.order(number)? {
                     Some(Order::Terminate) => self.tree.terminate(),
-                    Some(Order::Kill) => self.tree.signal(Signal::KILL),
+                    Some(Order::Kill) => self.tree.kill(),
                     // Too early: the executor has not been told of an exit.
                     Some(Order::Sweep) | None => {}
                 }
@@ -120,19 +136,31 @@ impl Supervisor {
             if !spoken {
                 reap_adopted(leader.pid);
             }
+            if over {
+                self.tree.kill();
+            } else if let Some(excess) = sampler.look() {
+                over = true;
+                // What grows is stopped before it is told of.
+                self.tree.kill();
+                self.link.report(number, Report::OverLimit(excess));
+            }
         }
         let (exit, usage) = leader.reap();
         // A slot that its skill has changed is not clean either, and never will be.
         let left = reap_ended() || Inherited::now() != self.inherited;
         self.link.report(number, Report::Exited { exit, usage, left });
-        if left { self.await_sweep(number) } else { Ok(()) }
+        if left { self.await_sweep(number, sampler) } else { Ok(()) }
     }
 
-    fn await_sweep(&mut self, number: u64) -> Result<(), Closed> {
+    fn await_sweep(&mut self, number: u64, mut sampler: Sampler) -> Result<(), Closed> {
         loop {
-            let (_, spoken) = self.link.wait(None)?;
+            let (_, spoken) = self.link.wait(None, sampler.rest(TICK))?;
             if !spoken {
                 reap_ended();
+                // What is left is to be ended anyway: it only comes earlier.
+                if sampler.look().is_some() {
+                    self.tree.kill();
+                }
                 continue;
             }
             match self.link.order(number)? {
@@ -215,6 +243,15 @@ impl Tree {
             let _ = kill_process_group(Pid::INIT, signal);
         } else {
             tree::signal(&tree::children().unwrap_or_default(), signal);
+        }
+    }
+
+    /// SIGKILL to all, once.
+    fn kill(&self) {
+        if self.scoped {
+            self.signal(Signal::KILL);
+        } else {
+            tree::kill(|| tree::children().unwrap_or_default());
         }
     }
 

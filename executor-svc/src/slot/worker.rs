@@ -3,7 +3,6 @@
 use std::io::{self, IoSlice};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
-use std::path::Path;
 use std::sync::Arc;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -15,6 +14,7 @@ use rustix::net::{
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
+use super::pool::PoolOptions;
 use super::protocol::{self, MAX_MESSAGE, MAX_SHORT, NO_JOB, Order, Report};
 use super::reaper::{Reaper, Ward};
 use super::{Job, SlotEvent, Stdio, spawn};
@@ -32,14 +32,14 @@ pub(super) struct Worker {
 
 impl Worker {
     /// Starts a slot of `pool`'s.
-    pub(super) fn spawn(reaper: &Reaper, pool: u64, program: &Path, signal_scope: bool) -> io::Result<Self> {
+    pub(super) fn spawn(reaper: &Reaper, pool: u64, options: &PoolOptions) -> io::Result<Self> {
         let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
         rustix::io::ioctl_fionbio(&ours, true)?;
         // The system's default may be smaller than a message; what cannot be had is found out by sending.
         let _ = sockopt::set_socket_send_buffer_size(&ours, MAX_MESSAGE);
         let socket = Arc::new(ours);
         let watched = watch(Arc::clone(&socket))?;
-        let ward = reaper.raise(pool, || spawn::slot(program, signal_scope, theirs))?;
+        let ward = reaper.raise(pool, || spawn::slot(&options.program, options.signal_scope, options.limits, theirs))?;
         Ok(Self { ward, socket, watched, last_job: NO_JOB, message: Vec::new() })
     }
 
