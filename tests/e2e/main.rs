@@ -10,6 +10,7 @@ mod ending;
 mod hostile;
 mod layers;
 mod leaks;
+mod limits;
 mod output;
 mod refusals;
 mod run_id;

@@ -10,6 +10,7 @@ mod pool;
 mod protocol;
 mod reaper;
 mod sample;
+mod sentry;
 mod spawn;
 pub mod supervisor;
 mod tree;

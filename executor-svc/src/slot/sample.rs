@@ -19,8 +19,9 @@ const SHARE: u32 = 10;
 pub(super) struct Sampler {
     memory: Option<u64>,
     processes: Option<u64>,
-    /// `None` where there is nothing to look for.
-    due: Option<Instant>,
+    due: Instant,
+    /// The last look of any kind.
+    last: Option<Instant>,
     /// Where files of /proc are read to.
     text: Vec<u8>,
 }
@@ -37,34 +38,38 @@ struct Seen {
 }
 
 impl Sampler {
-    /// For a run that starts now.
-    pub(super) fn new(limits: &Limits) -> Self {
-        let Limits { memory, processes, .. } = *limits;
-        let due = (memory.is_some() || processes.is_some()).then(|| Instant::now() + EVERY);
-        Self { memory, processes, due, text: Vec::new() }
+    /// For a run that began then.
+    pub(super) fn new(limits: Limits, began: Instant) -> Self {
+        let Limits { memory, processes, .. } = limits;
+        Self { memory, processes, due: began + EVERY, last: None, text: Vec::new() }
     }
 
-    /// How long until the next look, or `most`.
-    pub(super) fn rest(&self, most: Duration) -> Duration {
-        self.due.map_or(most, |due| due.saturating_duration_since(Instant::now()).min(most))
+    /// Whether the last look was so long ago.
+    pub(super) fn may_look_again(&self, after: Duration) -> bool {
+        self.last.is_none_or(|last| last.elapsed() >= after)
     }
 
     /// Looks if it is time to, and says what there is too much of.
     pub(super) fn look(&mut self) -> Option<Excess> {
+        if self.due > Instant::now() { None } else { self.measure() }
+    }
+
+    /// Looks now.
+    pub(super) fn measure(&mut self) -> Option<Excess> {
+        let began = Instant::now();
+        let excess = self.count();
         let now = Instant::now();
-        if self.due.is_none_or(|due| due > now) {
-            return None;
-        }
-        let excess = self.measure();
-        self.due = Some(now + EVERY.max(now.elapsed() * SHARE));
+        self.last = Some(now);
+        self.due = now + EVERY.max((now - began) * SHARE);
         excess
     }
 
-    fn measure(&mut self) -> Option<Excess> {
+    fn count(&mut self) -> Option<Excess> {
         let own = std::process::id();
         let mut found = vec![];
         let mut waiting = vec![];
-        self.children(own, 1, &mut waiting);
+        // Of all its threads.
+        self.children(own, 2, &mut waiting);
         let (mut tasks, mut memory, mut sure) = (0, 0u64, false);
         while let Some((pid, parent)) = waiting.pop() {
             let Some(seen) = self.status(pid) else { continue };
@@ -189,7 +194,7 @@ mod tests {
 
     #[test]
     fn the_calling_process_can_be_read() {
-        let mut sampler = Sampler::new(&Limits::default());
+        let mut sampler = Sampler::new(Limits::default(), Instant::now());
         let seen = sampler.status(std::process::id()).unwrap();
         assert!(seen.threads > 1 && seen.anonymous > 4096, "{seen:?}");
         let share = sampler.share(std::process::id(), u64::MAX);

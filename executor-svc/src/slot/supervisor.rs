@@ -1,4 +1,4 @@
-//! The slot process: single-threaded, with an empty environment, kept from run to run. It starts one skill at a time for
+//! The slot process: small, with an empty environment, kept from run to run. It starts one skill at a time for
 //! the executor at the other end of its socket, says how it ended, and ends what it left behind. It reads no pipe, knows
 //! no deadline, and outlives the executor by no more than the time that ending the tree takes.
 
@@ -21,7 +21,7 @@ use super::inherited::Inherited;
 use super::limits::Limits;
 use super::link::{Closed, Link};
 use super::protocol::{self, MAX_MESSAGE, NO_JOB, Order, Report, Request};
-use super::sample::Sampler;
+use super::sentry::Sentry;
 use super::{Exit, Usage, confine, spawn, tree};
 
 /// Runs as a slot until the socket on descriptor 0 closes. `arguments` are those after `slot`.
@@ -59,14 +59,10 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
 /// How often a run's adopted children are looked at; those that ended would stay zombies for as long as it goes on.
 const TICK: Duration = Duration::from_millis(200);
 
-/// A tree over its limit that has not ended in this time is killed once more.
-const KILLED_WITHIN: Duration = Duration::from_millis(20);
-
 struct Supervisor {
     link: Link,
     tree: Tree,
-    /// What is measured of each run.
-    limits: Limits,
+    sentry: Sentry,
     /// What every skill is to inherit.
     inherited: Inherited,
     /// Where jobs are read to; only pages that a long one needs are ever touched.
@@ -84,7 +80,9 @@ impl Supervisor {
         }
         let mut link = Link::new(socket);
         link.report(NO_JOB, Report::Ready { signal_scope: scoped });
-        Ok(Self { link, tree: Tree { scoped }, limits, inherited: Inherited::now(), incoming: vec![0; MAX_MESSAGE] })
+        let tree = Tree { scoped };
+        let sentry = Sentry::start(limits, tree)?;
+        Ok(Self { link, tree, sentry, inherited: Inherited::now(), incoming: vec![0; MAX_MESSAGE] })
     }
 
     fn serve(&mut self) {
@@ -97,7 +95,11 @@ impl Supervisor {
                 self.link.report(number, Report::SpawnFailed { errno: Errno::BADF.raw_os_error() });
                 continue;
             };
+            self.sentry.begin();
             let started = spawn::skill(&start, stdio).and_then(Leader::new);
+            if started.is_err() {
+                self.sentry.end();
+            }
             let closed = match started {
                 Ok(leader) => self.attend(number, leader),
                 // It was started, or could not be, in a slot that is not what it was: nobody can say what it did.
@@ -113,15 +115,15 @@ impl Supervisor {
                 break;
             }
         }
+        self.sentry.end();
         self.tree.end();
     }
 
     /// From the start of the leader to the end of its tree.
     fn attend(&mut self, number: u64, mut leader: Leader) -> Result<(), Closed> {
         self.link.report(number, Report::Started { pid: leader.pid.as_raw_nonzero().get() });
-        let (mut sampler, mut over) = (Sampler::new(&self.limits), false);
         loop {
-            let (exited, spoken) = self.link.wait(Some(&leader.pidfd), if over { KILLED_WITHIN } else { sampler.rest(TICK) })?;
+            let (exited, spoken) = self.link.wait(Some(&leader.pidfd), TICK)?;
             if spoken {
                 match self.link.order(number)? {
                     Some(Order::Terminate) => self.tree.terminate(),
@@ -134,38 +136,43 @@ impl Supervisor {
                 break;
             }
             if !spoken {
+                let _quiet = self.sentry.quiet();
                 reap_adopted(leader.pid);
             }
-            if over {
-                self.tree.kill();
-            } else if let Some(excess) = sampler.look() {
-                over = true;
-                // What grows is stopped before it is told of.
-                self.tree.kill();
-                self.link.report(number, Report::OverLimit(excess));
-            }
+            self.tell_excess(number);
         }
-        let (exit, usage) = leader.reap();
-        // A slot that its skill has changed is not clean either, and never will be.
-        let left = reap_ended() || Inherited::now() != self.inherited;
+        self.tell_excess(number);
+        let (exit, usage, left) = {
+            let _quiet = self.sentry.quiet();
+            let (exit, usage) = leader.reap();
+            // A slot that its skill has changed is not clean either, and never will be.
+            (exit, usage, reap_ended() || Inherited::now() != self.inherited)
+        };
+        if !left {
+            self.sentry.end();
+        }
         self.link.report(number, Report::Exited { exit, usage, left });
-        if left { self.await_sweep(number, sampler) } else { Ok(()) }
+        if left { self.await_sweep(number) } else { Ok(()) }
     }
 
-    fn await_sweep(&mut self, number: u64, mut sampler: Sampler) -> Result<(), Closed> {
+    fn tell_excess(&mut self, number: u64) {
+        if let Some(excess) = self.sentry.excess() {
+            self.link.report(number, Report::OverLimit(excess));
+        }
+    }
+
+    fn await_sweep(&mut self, number: u64) -> Result<(), Closed> {
         loop {
-            let (_, spoken) = self.link.wait(None, sampler.rest(TICK))?;
+            let (_, spoken) = self.link.wait(None, TICK)?;
             if !spoken {
+                let _quiet = self.sentry.quiet();
                 reap_ended();
-                // What is left is to be ended anyway: it only comes earlier.
-                if sampler.look().is_some() {
-                    self.tree.kill();
-                }
                 continue;
             }
             match self.link.order(number)? {
                 Some(Order::Terminate) => self.tree.terminate(),
                 Some(Order::Kill | Order::Sweep) => {
+                    self.sentry.end();
                     self.tree.end();
                     if Inherited::now() != self.inherited {
                         // Another takes its place: limits that were lowered cannot be raised.
@@ -224,7 +231,8 @@ impl Leader {
 }
 
 /// Everything below this slot.
-struct Tree {
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Tree {
     /// A signal to every process reaches the tree and nobody else.
     scoped: bool,
 }
@@ -246,8 +254,22 @@ impl Tree {
         }
     }
 
+    /// Has nothing in it run, where that can be had in one step.
+    pub(super) fn stop(&self) {
+        if self.scoped {
+            self.signal(Signal::STOP);
+        }
+    }
+
+    /// Undoes [`Self::stop`].
+    pub(super) fn go_on(&self) {
+        if self.scoped {
+            self.signal(Signal::CONT);
+        }
+    }
+
     /// SIGKILL to all, once.
-    fn kill(&self) {
+    pub(super) fn kill(&self) {
         if self.scoped {
             self.signal(Signal::KILL);
         } else {
