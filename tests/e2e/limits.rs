@@ -78,7 +78,9 @@ const CHAINS: &str = "
 int main(void) {
     begin();
     signal(SIGTERM, SIG_IGN);
-    for (int i = 0; i < 4; i++) if (grow() == 0) break;
+    int i = 0;
+    while (i < 4 && grow() > 0) i++;
+    if (i == 4) pause();
     for (;;) {
         setsid();
         if (grow() > 0 && grow() > 0) _exit(0);

@@ -565,6 +565,12 @@ impl Drop for World {
         let mut suspects = Vec::new();
         if let Some((server, _)) = &mut self.executor {
             suspects = process::descendants(server.pid());
+            // Where it is process 1 of a namespace, its parent is what made that.
+            let program = binaries::executor();
+            let itself = |pid| process::read(pid).and_then(|p| p.program()).is_some_and(|found| found == program);
+            if !itself(server.pid()) {
+                suspects.iter().filter(|p| p.parent == server.pid() && itself(p.pid)).for_each(Process::kill);
+            }
             server.kill();
         }
         if let Some((server, _)) = &mut self.registry {

@@ -2,7 +2,7 @@
 //! parent to child by the kernel's lists, so that the cost is the run's alone. Ends nothing.
 
 use std::fs::{self, File};
-use std::io::Read as _;
+use std::io::{self, Read as _};
 use std::time::{Duration, Instant};
 
 use super::limits::Limits;
@@ -90,8 +90,10 @@ impl Sampler {
             self.children(pid, seen.threads, &mut waiting);
         }
         let limit = self.memory.filter(|limit| memory > *limit)?;
-        // What several share was counted for each of them.
-        let measured = if sure { memory } else { found.into_iter().map(|(pid, most)| self.share(pid, most)).sum() };
+        // What several share was counted for each of them. While some end, the shares of others grow: what was too much
+        // twice in a row was not that.
+        let mut shares = || found.iter().map(|(pid, most)| self.share(*pid, *most)).sum::<u64>();
+        let measured = if sure { memory } else { shares().min(shares()) };
         (measured > limit).then_some(Excess { of: Limited::Memory, measured, limit })
     }
 
@@ -116,16 +118,22 @@ impl Sampler {
 
     /// A process's proportional share: what two share is half each one's. Where that may not be read, all of it.
     fn share(&mut self, pid: u32, most: u64) -> u64 {
-        match self.read(&format!("/proc/{pid}/smaps_rollup")).and_then(parse_share) {
-            Some(share) => share.min(most),
-            None => most,
+        match self.try_read(&format!("/proc/{pid}/smaps_rollup")) {
+            Ok(text) => parse_share(text).unwrap_or(most).min(most),
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => most,
+            // It has ended.
+            Err(_) => 0,
         }
     }
 
     fn read(&mut self, path: &str) -> Option<&[u8]> {
+        self.try_read(path).ok()
+    }
+
+    fn try_read(&mut self, path: &str) -> io::Result<&[u8]> {
         self.text.clear();
-        File::open(path).ok()?.read_to_end(&mut self.text).ok()?;
-        Some(&self.text)
+        File::open(path)?.read_to_end(&mut self.text)?;
+        Ok(&self.text)
     }
 }
 
