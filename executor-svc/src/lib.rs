@@ -33,10 +33,13 @@ use crate::run::Runner;
 use crate::run::approval::Gate;
 use crate::run::journal::{Bounds, Journal};
 use crate::run::runner::Limits;
+use crate::run::scratch::Scratch;
 use crate::slot::{Pool, PoolOptions};
 
 /// How long clients may take to fetch the last events after the last run has ended.
 const LAST_WORDS: Duration = Duration::from_secs(2);
+/// How long the end waits for scratch directories to be removed.
+const SCRATCH_REMOVED_WITHIN: Duration = Duration::from_secs(2);
 /// How often runs that ended long ago are forgotten.
 const EXPIRE_EVERY: Duration = Duration::from_secs(5);
 /// The service's name in health checks.
@@ -51,6 +54,9 @@ pub enum RunError {
     /// The journal cannot be used.
     #[error(transparent)]
     Journal(#[from] run::journal::JournalError),
+    /// There can be no scratch directories.
+    #[error("scratch directories cannot be made in the state directory: {0}")]
+    Scratch(#[source] io::Error),
     /// Slots cannot be started.
     #[error("slot processes cannot be started: {0}")]
     Slots(#[source] io::Error),
@@ -76,6 +82,8 @@ pub async fn run(config: Config, listener: TcpListener, shutdown: impl Future<Ou
         Mirror::open(&state_dir, max_age)?
     };
     let journal = Journal::open(&config.state_dir.join("journal"), Bounds::default())?;
+    // Before the slots: theirs are among them.
+    let scratch = Scratch::open(&config.state_dir).map_err(RunError::Scratch)?;
     let registry = Registry::over(config.registry.clone());
     let slot_limits = slot_limits(&config);
     let pool = Pool::with(PoolOptions { program: config.slot_program.clone(), limits: slot_limits, ..PoolOptions::default() })
@@ -88,7 +96,7 @@ pub async fn run(config: Config, listener: TcpListener, shutdown: impl Future<Ou
         default_agent: config.default_agent.clone(),
     };
     let gate = Gate { journal, approvals: Arc::new(registry.clone()) };
-    let runner = Runner::new(limits, config.environment.clone(), mirror.clone(), pool.clone(), gate);
+    let runner = Runner::new(limits, config.environment.clone(), mirror.clone(), pool.clone(), gate, scratch.clone());
     let endpoint = config.advertise.clone().unwrap_or_else(|| address.to_string());
     let service = ExecutorServiceServer::new(Executor::new(runner.clone(), &config.name, &endpoint))
         .max_decoding_message_size(MAX_MESSAGE_BYTES);
@@ -148,6 +156,7 @@ pub async fn run(config: Config, listener: TcpListener, shutdown: impl Future<Ou
         tracing::warn!("the mirror did not end by itself");
     }
     pool.shutdown();
+    let _ = tokio::task::spawn_blocking(move || scratch.finish(SCRATCH_REMOVED_WITHIN)).await;
     info!("stopped");
     Ok(served?)
 }

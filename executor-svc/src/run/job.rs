@@ -1,5 +1,7 @@
 //! One run, from its place in the queue to its end.
 
+use std::io;
+use std::path::Path;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -15,6 +17,7 @@ use crate::run::outcome::{Cause, Finished, Remains};
 use crate::run::patience::Patience;
 use crate::run::pipes::Pipes;
 use crate::run::schema::LARGE;
+use crate::run::scratch::{RunScratch, Scratch, TMPDIR};
 use crate::run::table::Run;
 use crate::run::watch::{End, Watch};
 use crate::slot::{self, Pool, Slot};
@@ -44,6 +47,8 @@ pub struct Job {
     pub deadline: Option<Instant>,
     /// Where slots come from.
     pub pool: Pool,
+    /// Where scratch directories are.
+    pub scratch: Scratch,
 }
 
 impl Job {
@@ -53,7 +58,7 @@ impl Job {
     /// A refusal says that nothing was started.
     pub async fn execute(self) -> Result<(Finished, Option<Arc<str>>), Refusal> {
         let accepted = Instant::now();
-        let Self { run, ticket, guarded, package, entry, env_allow, environment, arguments, limit, deadline, pool } =
+        let Self { run, ticket, guarded, package, entry, env_allow, environment, arguments, limit, deadline, pool, scratch } =
             self;
         let mut patience = Patience::new(Arc::clone(&run), deadline);
         let ended_early = |cause: &Cause| {
@@ -76,8 +81,10 @@ impl Job {
             }
         }
         let program = package.path().join(&entry);
-        let job = slot::Job { program: &program, directory: package.path(), environment: &environment };
-        let (mut slot, mut pipes) = start(&pool, &job).map_err(|error| {
+        let mut environment = environment;
+        let scratch = env_allow.iter().any(|name| name == TMPDIR).then_some(scratch);
+        let started = start(&pool, &program, package.path(), &mut environment, scratch.as_ref());
+        let (mut slot, mut pipes, scratch) = started.map_err(|error| {
             warn!(%error, "a run could not be given to a slot");
             let message = format!("the run could not be given to a slot process: {error}; nothing was started");
             if error.is_for_want_of_room() {
@@ -89,6 +96,8 @@ impl Job {
         pipes.write_arguments(arguments);
         let watch = Watch::new(run, patience, limit, accepted);
         let (remains, end) = watch.follow(&mut slot, &mut pipes).await;
+        // The slot's next run finds nothing of this one.
+        drop(scratch);
         // The slot is free for the next run before the result is looked at.
         drop(slot);
         drop(permit);
@@ -133,12 +142,30 @@ async fn while_wanted<T>(run: &Run, patience: &mut Patience, future: impl Future
     }
 }
 
-/// Makes the pipes and hands the job to a slot.
-fn start(pool: &Pool, job: &slot::Job<'_>) -> Result<(Slot, Pipes), StartError> {
+/// Makes the pipes, and the scratch directory of a run that is to have one, and hands the job to a slot.
+fn start(
+    pool: &Pool,
+    program: &Path,
+    directory: &Path,
+    environment: &mut Vec<(String, String)>,
+    scratch: Option<&Scratch>,
+) -> Result<(Slot, Pipes, Option<RunScratch>), StartError> {
     let (pipes, stdio) = Pipes::open().map_err(StartError::Pipes)?;
     let mut slot = pool.take()?;
-    slot.start(job, stdio)?;
-    Ok((slot, pipes))
+    let scratch = scratch.map(|scratch| scratch.make(None)).transpose().map_err(StartError::Scratch)?;
+    if let Some(scratch) = &scratch {
+        // Whatever the executor's own is.
+        environment.retain(|(name, _)| name != TMPDIR);
+        environment.push((TMPDIR.to_owned(), utf8(scratch.path())?));
+    }
+    slot.start(&slot::Job { program, directory, environment }, stdio)?;
+    Ok((slot, pipes, scratch))
+}
+
+fn utf8(path: &Path) -> Result<String, StartError> {
+    path.to_str().map(str::to_owned).ok_or_else(|| {
+        StartError::Scratch(io::Error::new(io::ErrorKind::InvalidData, "the state directory's path is not UTF-8"))
+    })
 }
 
 /// What is in the store could be started when it was put there, or was refused by the registry: it may have been changed
@@ -157,7 +184,9 @@ async fn still_whole(package: Held) -> Result<Held, Refusal> {
 #[derive(Debug, thiserror::Error)]
 enum StartError {
     #[error("there is no pipe for it: {0}")]
-    Pipes(#[source] std::io::Error),
+    Pipes(#[source] io::Error),
+    #[error("no scratch directory can be made for it: {0}")]
+    Scratch(#[source] io::Error),
     #[error(transparent)]
     Slot(#[from] slot::SlotError),
 }
@@ -169,7 +198,7 @@ impl StartError {
             Self::Pipes(error) | Self::Slot(slot::SlotError::Spawn { source: error, .. }) => {
                 rustix::io::Errno::from_io_error(error)
             }
-            Self::Slot(_) => None,
+            Self::Slot(_) | Self::Scratch(_) => None,
         };
         use rustix::io::Errno;
         matches!(errno, Some(Errno::MFILE | Errno::NFILE | Errno::AGAIN | Errno::NOMEM))

@@ -25,6 +25,7 @@ use crate::run::journal::Record;
 use crate::run::outcome::{Cause, Outcome, Remains};
 use crate::run::permit::permit;
 use crate::run::schema::{self, LARGE};
+use crate::run::scratch::Scratch;
 use crate::run::table::{NewRun, Run, RunTable, expired, reused};
 use crate::run::watch::GRACE;
 use crate::slot::Pool;
@@ -91,6 +92,7 @@ struct Inner {
     /// Large or costly arguments that are looked at.
     checks: Arc<Semaphore>,
     gate: Gate,
+    scratch: Scratch,
     tasks: std::sync::Mutex<JoinSet<()>>,
 }
 
@@ -98,12 +100,19 @@ impl Runner {
     /// Over a mirror and a pool of slots; `environment` is all that a manifest can allow, `gate` what runs need that are
     /// not safe.
     #[must_use]
-    pub fn new(limits: Limits, environment: BTreeMap<String, String>, mirror: Mirror, pool: Pool, gate: Gate) -> Self {
+    pub fn new(
+        limits: Limits,
+        environment: BTreeMap<String, String>,
+        mirror: Mirror,
+        pool: Pool,
+        gate: Gate,
+        scratch: Scratch,
+    ) -> Self {
         let admission = Admission::new(limits.slots, limits.queue);
         let table = RunTable::new(limits.keep_finished);
         let checks = Arc::new(Semaphore::new(CHECKS));
         let tasks = Default::default();
-        Self { inner: Arc::new(Inner { limits, environment, mirror, pool, admission, table, checks, gate, tasks }) }
+        Self { inner: Arc::new(Inner { limits, environment, mirror, pool, admission, table, checks, gate, scratch, tasks }) }
     }
 
     /// Starts a run, or finds the one that this call started before.
@@ -185,6 +194,7 @@ impl Runner {
             limit: limit(subprocess, request.timeout, inner.limits.max_timeout),
             deadline: request.deadline,
             pool: inner.pool.clone(),
+            scratch: inner.scratch.clone(),
         };
         let span = info_span!("run", run_id = %run.id, skill = %run.skill, agent = %run.agent, caller = %run.caller);
         self.spawn(job, span);
