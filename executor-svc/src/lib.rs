@@ -94,6 +94,7 @@ pub async fn run(config: Config, listener: TcpListener, shutdown: impl Future<Ou
         max_timeout: config.max_timeout,
         keep_finished: config.keep_finished,
         default_agent: config.default_agent.clone(),
+        output_memory: config.limits.output_memory,
     };
     let gate = Gate { journal, approvals: Arc::new(registry.clone()) };
     let runner = Runner::new(limits, config.environment.clone(), mirror.clone(), pool.clone(), gate, scratch.clone());

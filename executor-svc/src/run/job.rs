@@ -12,6 +12,7 @@ use tracing::{error, warn};
 use crate::mirror::Held;
 use crate::run::admission::{RETRY_AFTER, Ticket};
 use crate::run::approval::Guarded;
+use crate::run::budget::Share;
 use crate::run::explain;
 use crate::run::outcome::{Cause, Finished, Remains};
 use crate::run::patience::Patience;
@@ -47,6 +48,8 @@ pub struct Job {
     pub deadline: Option<Instant>,
     /// Where slots come from.
     pub pool: Pool,
+    /// Its share of the memory for all runs, with its arguments.
+    pub memory: Share,
     /// Where scratch directories are.
     pub scratch: Scratch,
 }
@@ -58,7 +61,7 @@ impl Job {
     /// A refusal says that nothing was started.
     pub async fn execute(self) -> Result<(Finished, Option<Arc<str>>), Refusal> {
         let accepted = Instant::now();
-        let Self { run, ticket, guarded, package, entry, env_allow, environment, arguments, limit, deadline, pool, scratch } =
+        let Self { run, ticket, guarded, package, entry, env_allow, environment, arguments, limit, deadline, pool, memory, scratch } =
             self;
         let mut patience = Patience::new(Arc::clone(&run), deadline);
         let ended_early = |cause: &Cause| {
@@ -94,7 +97,7 @@ impl Job {
             }
         })?;
         pipes.write_arguments(arguments);
-        let watch = Watch::new(run, patience, limit, accepted);
+        let watch = Watch::new(run, patience, limit, accepted, memory);
         let (remains, end) = watch.follow(&mut slot, &mut pipes).await;
         // The slot's next run finds nothing of this one.
         drop(scratch);

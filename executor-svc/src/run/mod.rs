@@ -2,6 +2,7 @@
 
 pub mod admission;
 pub mod approval;
+pub mod budget;
 pub mod environment;
 pub mod event;
 pub mod events;

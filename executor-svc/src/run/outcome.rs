@@ -87,6 +87,8 @@ pub enum Cause {
     Draining,
     /// Too much on stdout.
     OutputLimit,
+    /// No memory left for what runs write to stdout, of so many bytes for all of them.
+    OutputMemory(usize),
     /// Too much memory, or too many processes, as its slot measured it.
     OverLimit(Excess),
     /// The slot was stopped, was ended, or did not answer.
@@ -105,7 +107,7 @@ impl Cause {
             Self::CallerGone => "CALLER_GONE",
             Self::CancelRequested(_) => "CANCEL_REQUESTED",
             Self::Draining => "DRAINING",
-            Self::OutputLimit => "OUTPUT_LIMIT",
+            Self::OutputLimit | Self::OutputMemory(_) => "OUTPUT_LIMIT",
             Self::OverLimit(Excess { of: Limited::Memory, .. }) => "MEMORY_LIMIT",
             Self::OverLimit(Excess { of: Limited::Processes, .. }) => "PROCESS_LIMIT",
             Self::SlotLost => "SLOT_LOST",
@@ -117,7 +119,7 @@ impl Cause {
         match self {
             Self::Timeout(_) | Self::Deadline => Outcome::TimedOut,
             Self::CallerGone | Self::CancelRequested(_) | Self::Draining => Outcome::Cancelled,
-            Self::OutputLimit => Outcome::ResultTooLarge,
+            Self::OutputLimit | Self::OutputMemory(_) => Outcome::ResultTooLarge,
             Self::OverLimit(Excess { of: Limited::Memory, .. }) => Outcome::OutOfMemory,
             Self::OverLimit(Excess { of: Limited::Processes, .. }) => Outcome::Failed,
             Self::SlotLost | Self::ExecutorLost => Outcome::Lost,
@@ -134,6 +136,12 @@ impl Cause {
             Self::Draining => "the run was ended: the executor is shutting down; run it again on another".to_owned(),
             Self::OutputLimit => {
                 format!("the skill wrote more than {MAX_RESULT_BYTES} bytes (16 MiB) to stdout: write large data to a file and print its path")
+            }
+            Self::OutputMemory(limit) => {
+                format!(
+                    "the run was ended: the outputs of all runs together take the {} that they may: try again when others have ended, have the skill write less to stdout, or raise the executor's --max-output-memory",
+                    mebibytes(*limit as u64)
+                )
             }
             Self::OverLimit(Excess { of: Limited::Memory, measured, limit }) => {
                 format!(

@@ -16,6 +16,7 @@ use tracing::{Instrument as _, Span, error, info, info_span};
 use crate::mirror::{Mirror, MirroredCatalog, MirroredSkill};
 use crate::run::admission::{Admission, RETRY_AFTER, draining};
 use crate::run::approval::{Gate, Guarded};
+use crate::run::budget::{Budget, Share};
 use crate::run::environment;
 use crate::run::event::Event;
 use crate::run::events::Reader;
@@ -73,6 +74,8 @@ pub struct Limits {
     pub keep_finished: Duration,
     /// For calls that name no agent; empty for none.
     pub default_agent: String,
+    /// Bytes of arguments and outputs of all runs together.
+    pub output_memory: usize,
 }
 
 /// Runs skills.
@@ -93,6 +96,7 @@ struct Inner {
     checks: Arc<Semaphore>,
     gate: Gate,
     scratch: Scratch,
+    memory: Budget,
     tasks: std::sync::Mutex<JoinSet<()>>,
 }
 
@@ -112,7 +116,8 @@ impl Runner {
         let table = RunTable::new(limits.keep_finished);
         let checks = Arc::new(Semaphore::new(CHECKS));
         let tasks = Default::default();
-        Self { inner: Arc::new(Inner { limits, environment, mirror, pool, admission, table, checks, gate, scratch, tasks }) }
+        let memory = Budget::new(limits.output_memory);
+        Self { inner: Arc::new(Inner { limits, environment, mirror, pool, admission, table, checks, gate, scratch, memory, tasks }) }
     }
 
     /// Starts a run, or finds the one that this call started before.
@@ -165,6 +170,9 @@ impl Runner {
             return Ok(found);
         }
         let ticket = inner.admission.enter()?;
+        let args_sha256 = arguments.sha256();
+        let arguments = arguments.into_bytes();
+        let memory = inner.memory_for(&arguments)?;
         let run = Run::new(NewRun {
             id: request.run_id.clone(),
             request: fingerprint,
@@ -172,7 +180,7 @@ impl Runner {
             digest: skill.digest,
             agent: request.agent.clone(),
             caller: request.caller.identity().to_owned(),
-            args_sha256: arguments.sha256(),
+            args_sha256,
             approval_id: request.approval_id.take(),
             labels: std::mem::take(&mut request.labels),
             accepted_at: SystemTime::now(),
@@ -190,7 +198,8 @@ impl Runner {
             entry: subprocess.entry.to_string(),
             environment: environment::allowed(&subprocess.env_allow, |name| inner.environment.get(name).cloned()),
             env_allow: subprocess.env_allow.clone(),
-            arguments: arguments.into_bytes(),
+            arguments,
+            memory,
             limit: limit(subprocess, request.timeout, inner.limits.max_timeout),
             deadline: request.deadline,
             pool: inner.pool.clone(),
@@ -374,6 +383,22 @@ impl Runner {
         // Tasks that have ended are let go of here, so that the set holds those that go on.
         while tasks.try_join_next().is_some() {}
         tasks.spawn(task.instrument(span));
+    }
+}
+
+impl Inner {
+    /// A share of the memory for all runs, with these arguments.
+    fn memory_for(&self, arguments: &[u8]) -> Result<Share, Refusal> {
+        let mut share = self.memory.share();
+        if share.take(arguments.len()) {
+            return Ok(share);
+        }
+        let message = format!(
+            "the arguments and outputs of all runs together take the {} MiB that they may (--max-output-memory), and these \
+             arguments find no room: try again in {RETRY_AFTER:?}, or on another executor",
+            self.memory.limit() >> 20
+        );
+        Err(Refusal::new(Reason::ExecutorFull, message).retry_after(RETRY_AFTER))
     }
 }
 
