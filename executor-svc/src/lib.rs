@@ -71,11 +71,16 @@ pub enum RunError {
     Transport(#[from] tonic::transport::Error),
 }
 
-/// Serves until `shutdown`, then drains.
+/// Serves until `shutdown`, then drains; from `hastened` on, runs that still go on are ended.
 ///
 /// # Errors
 /// What keeps it from serving.
-pub async fn run(config: Config, listener: TcpListener, shutdown: impl Future<Output = ()>) -> Result<(), RunError> {
+pub async fn run(
+    config: Config,
+    listener: TcpListener,
+    shutdown: impl Future<Output = ()>,
+    hastened: impl Future<Output = ()>,
+) -> Result<(), RunError> {
     let address = listener.local_addr().map_err(RunError::Listener)?;
     let mirror = {
         let (state_dir, max_age) = (config.state_dir.clone(), config.max_catalog_age);
@@ -145,7 +150,7 @@ pub async fn run(config: Config, listener: TcpListener, shutdown: impl Future<Ou
             readiness.abort();
             health.set_service_status("", ServingStatus::NotServing).await;
             health.set_service_status(SERVICE, ServingStatus::NotServing).await;
-            runner.drain(config.drain_timeout).await;
+            runner.drain(config.drain_timeout, hastened).await;
             drained.notify_one();
         }
     };

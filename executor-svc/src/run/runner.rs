@@ -235,9 +235,9 @@ impl Runner {
         if run.end().is_some() { Ok(run) } else { Err(draining()) }
     }
 
-    /// Takes no more runs; lets those that hold a slot go on for `timeout` at most, then ends them, and returns when
-    /// the last one has ended.
-    pub async fn drain(&self, timeout: Duration) {
+    /// Takes no more runs; lets those that hold a slot go on for `timeout` at most, or until `hastened`, then ends them,
+    /// and returns when the last one has ended.
+    pub async fn drain(&self, timeout: Duration, hastened: impl Future<Output = ()>) {
         let inner = &self.inner;
         inner.admission.close();
         let running = inner.admission.running();
@@ -245,8 +245,11 @@ impl Runner {
         let mut tasks = std::mem::take(&mut *inner.tasks.lock().unwrap_or_else(std::sync::PoisonError::into_inner));
         let ended = async { while tasks.join_next().await.is_some() {} };
         tokio::pin!(ended);
-        if tokio::time::timeout(timeout, &mut ended).await.is_ok() {
-            return;
+        tokio::select! {
+            biased;
+            () = &mut ended => return,
+            () = hastened => {}
+            () = tokio::time::sleep(timeout) => {}
         }
         for run in inner.table.active() {
             info!(run_id = %run.id, skill = %run.skill, "the run is ended: the executor is shutting down");

@@ -17,6 +17,7 @@ use tonic_health::server::HealthReporter;
 
 use super::access::{Access, IdentifyLayer};
 use super::access_log::AccessLog;
+use super::explained::ExplainLayer;
 use super::tls::Connections;
 use crate::pb;
 
@@ -78,6 +79,7 @@ pub async fn serve(
     let connections = Connections::new(Incoming::new(listener), access.tls());
     let server = Server::builder()
         .layer(AccessLog)
+        .layer(ExplainLayer)
         .layer(IdentifyLayer::new(access))
         .http2_keepalive_interval(Some(KEEPALIVE))
         .http2_keepalive_timeout(Some(KEEPALIVE_TIMEOUT))
@@ -104,22 +106,6 @@ pub async fn serve(
     }
 }
 
-/// Resolves on SIGTERM or SIGINT.
-///
-/// # Errors
-/// The handlers cannot be set.
-pub fn stop_signal() -> io::Result<impl Future<Output = &'static str>> {
-    use tokio::signal::unix::{SignalKind, signal};
-    let mut terminate = signal(SignalKind::terminate())?;
-    let mut interrupt = signal(SignalKind::interrupt())?;
-    Ok(async move {
-        tokio::select! {
-            _ = terminate.recv() => "SIGTERM",
-            _ = interrupt.recv() => "SIGINT",
-        }
-    })
-}
-
 /// Whether only this host can reach it.
 #[must_use]
 pub fn is_loopback(address: &SocketAddr) -> bool {
@@ -130,11 +116,13 @@ pub fn is_loopback(address: &SocketAddr) -> bool {
 struct Incoming {
     listener: TcpListener,
     pause: Option<Pin<Box<Sleep>>>,
+    /// No connection was accepted since the last error.
+    failing: bool,
 }
 
 impl Incoming {
     fn new(listener: TcpListener) -> Self {
-        Self { listener, pause: None }
+        Self { listener, pause: None, failing: false }
     }
 }
 
@@ -149,6 +137,9 @@ impl Stream for Incoming {
             }
             match std::task::ready!(self.listener.poll_accept(context)) {
                 Ok((stream, _)) => {
+                    if std::mem::take(&mut self.failing) {
+                        tracing::info!("connections are accepted again");
+                    }
                     if let Err(error) = stream.set_nodelay(true) {
                         tracing::debug!(%error, "a connection was gone before it was served");
                         continue;
@@ -157,7 +148,10 @@ impl Stream for Incoming {
                 }
                 Err(error) if is_of_one_connection(&error) => {}
                 Err(error) => {
-                    tracing::warn!(%error, pause = ?ACCEPT_PAUSE, "no connection can be accepted");
+                    // Once, however long it lasts: where descriptors are short, lines may be too.
+                    if !std::mem::replace(&mut self.failing, true) {
+                        tracing::warn!(%error, "no connection can be accepted; it is tried again until one can");
+                    }
                     self.pause = Some(Box::pin(tokio::time::sleep(ACCEPT_PAUSE)));
                 }
             }
