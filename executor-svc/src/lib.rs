@@ -91,8 +91,9 @@ pub async fn run(
     let scratch = Scratch::open(&config.state_dir).map_err(RunError::Scratch)?;
     let registry = Registry::over(config.registry.clone());
     let slot_limits = slot_limits(&config);
-    let pool = Pool::with(PoolOptions { program: config.slot_program.clone(), limits: slot_limits, ..PoolOptions::default() })
-        .map_err(RunError::Slots)?;
+    let pool =
+        Pool::with(PoolOptions { program: config.slot_program.clone(), limits: slot_limits, ..PoolOptions::default() })
+            .map_err(RunError::Slots)?;
     let limits = Limits {
         slots: config.slots,
         queue: config.queue,

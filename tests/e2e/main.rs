@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking, its helpers too")]
 
 mod admission;
+mod budget;
 mod callers;
 mod catalog;
 mod client;
@@ -15,4 +16,5 @@ mod output;
 mod refusals;
 mod run_id;
 mod runs;
+mod scratch;
 mod surroundings;

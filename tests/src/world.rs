@@ -424,12 +424,21 @@ impl Builder {
         self
     }
 
+    /// Has the executor log to a pipe that is read until it has said that it listens, and held open unread from then on.
+    #[must_use]
+    pub fn log_is_not_read(mut self) -> Self {
+        let script = "exec \"$0\" \"$@\" 2> >(while read -r l; do echo \"$l\" >&2; case $l in *'\"listening\"'*) break;; esac; done; exec sleep 600 2>/dev/null)";
+        self.executor.wrapper = ["/bin/bash", "-c", script].map(OsString::from).into();
+        self
+    }
+
     /// Gives the executor a namespace of its own with so many process ids, where that can be had: what goes wrong in it
     /// does not reach the host. To be called last.
     #[must_use]
     pub fn process_ids(mut self, most: u32) -> Self {
         let script = format!("echo {most} >/proc/sys/kernel/pid_max && exec \"$0\" \"$@\"");
-        let mut wrapper: Vec<_> = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc"].map(OsString::from).into();
+        let mut wrapper: Vec<_> =
+            ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc"].map(OsString::from).into();
         wrapper.extend(["/bin/sh", "-c", &script].map(OsString::from));
         let mut whole = wrapper.clone();
         whole.push("true".into());

@@ -61,8 +61,21 @@ impl Job {
     /// A refusal says that nothing was started.
     pub async fn execute(self) -> Result<(Finished, Option<Arc<str>>), Refusal> {
         let accepted = Instant::now();
-        let Self { run, ticket, guarded, package, entry, env_allow, environment, arguments, limit, deadline, pool, memory, scratch } =
-            self;
+        let Self {
+            run,
+            ticket,
+            guarded,
+            package,
+            entry,
+            env_allow,
+            environment,
+            arguments,
+            limit,
+            deadline,
+            pool,
+            memory,
+            scratch,
+        } = self;
         let mut patience = Patience::new(Arc::clone(&run), deadline);
         let ended_early = |cause: &Cause| {
             let mut remains = Remains::default();

@@ -3,6 +3,7 @@
 pub mod admission;
 pub mod approval;
 pub mod budget;
+mod elf;
 pub mod environment;
 pub mod event;
 pub mod events;

@@ -235,8 +235,13 @@ impl Remains {
     pub fn exited(mut self, exit: Exit, hint: impl FnOnce(i32) -> Option<String>) -> (Finished, Option<String>) {
         match exit {
             Exit::Signal(signal) => {
-                let message =
-                    format!("the skill was ended by {}, which the executor did not send", signal_name(signal));
+                let name = signal_name(signal);
+                let message = match name.as_str() {
+                    "SIGXFSZ" => {
+                        "the skill was ended by SIGXFSZ: it wrote a file that is longer than it may be; have it write less, or raise the executor's --max-file-size".to_owned()
+                    }
+                    _ => format!("the skill was ended by {name}, which the executor did not send"),
+                };
                 (self.unsuccessful(Outcome::Signaled, message, "", Some(exit)), None)
             }
             Exit::Code(0) => match one_json_value(std::mem::take(&mut self.stdout)) {

@@ -117,7 +117,21 @@ impl Runner {
         let checks = Arc::new(Semaphore::new(CHECKS));
         let tasks = Default::default();
         let memory = Budget::new(limits.output_memory);
-        Self { inner: Arc::new(Inner { limits, environment, mirror, pool, admission, table, checks, gate, scratch, memory, tasks }) }
+        Self {
+            inner: Arc::new(Inner {
+                limits,
+                environment,
+                mirror,
+                pool,
+                admission,
+                table,
+                checks,
+                gate,
+                scratch,
+                memory,
+                tasks,
+            }),
+        }
     }
 
     /// Starts a run, or finds the one that this call started before.

@@ -11,8 +11,8 @@ use std::process::{Child, Command};
 use std::thread;
 use std::time::Duration;
 
-use super::limits::Limits;
 use super::Stdio;
+use super::limits::Limits;
 use super::protocol::Start;
 
 /// The argument that tells a slot not to take the signal scope.

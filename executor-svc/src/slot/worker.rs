@@ -39,7 +39,8 @@ impl Worker {
         let _ = sockopt::set_socket_send_buffer_size(&ours, MAX_MESSAGE);
         let socket = Arc::new(ours);
         let watched = watch(Arc::clone(&socket))?;
-        let ward = reaper.raise(pool, || spawn::slot(&options.program, options.signal_scope, options.limits, theirs))?;
+        let ward =
+            reaper.raise(pool, || spawn::slot(&options.program, options.signal_scope, options.limits, theirs))?;
         Ok(Self { ward, socket, watched, last_job: NO_JOB, message: Vec::new() })
     }
 

@@ -98,7 +98,8 @@ mod tests {
 
     #[test]
     fn only_what_the_transport_says_is_explained() {
-        let large = Status::out_of_range("Error, decoded message length too large: found 9 bytes, the limit is: 8 bytes");
+        let large =
+            Status::out_of_range("Error, decoded message length too large: found 9 bytes, the limit is: 8 bytes");
         assert_eq!(explain(&large, true).map(|refusal| refusal.reason()), Some(Reason::ArgumentsTooLarge));
         assert_eq!(explain(&large, false).map(|refusal| refusal.reason()), Some(Reason::InvalidRequest));
         let broken = Status::internal("failed to decode Protobuf message: X.y: recursion limit reached");

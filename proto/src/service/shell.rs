@@ -17,10 +17,7 @@ const BAD_CONFIGURATION: u8 = 64;
 const FAILURE: u8 = 1;
 
 /// Binds, and runs a service until SIGTERM or SIGINT.
-pub async fn serve<E, F>(
-    listen: SocketAddr,
-    run: impl FnOnce(TcpListener, Stop) -> F,
-) -> ExitCode
+pub async fn serve<E, F>(listen: SocketAddr, run: impl FnOnce(TcpListener, Stop) -> F) -> ExitCode
 where
     E: fmt::Display,
     F: Future<Output = Result<(), E>>,
