@@ -82,7 +82,7 @@ pub struct Flags {
     /// Name of this executor [default: the host's name]
     #[arg(long, env = "SKILLYARD_EXECUTOR_NAME")]
     pub name: Option<String>,
-    /// Packages, the last catalog and the journal; locked [default: /var/lib/skillyard if writable, else /var/tmp/skillyard-UID]
+    /// Packages, the last catalog, the journal and scratch directories; locked [default: /var/lib/skillyard if writable, else /var/tmp/skillyard-UID]
     #[arg(long, env = "SKILLYARD_EXECUTOR_STATE", value_name = "DIR")]
     pub state_dir: Option<PathBuf>,
     /// Runs at once [default: 4 a core]

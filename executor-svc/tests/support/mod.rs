@@ -46,7 +46,7 @@ impl World {
         static WORLDS: AtomicU32 = AtomicU32::new(0);
         let program = PathBuf::from(env!("CARGO_BIN_EXE_executor-svc"));
         Self {
-            pool: Pool::with(PoolOptions { program, signal_scope }).unwrap(),
+            pool: Pool::with(PoolOptions { program, signal_scope, ..PoolOptions::default() }).unwrap(),
             directory: tempfile::tempdir().unwrap(),
             mark: format!("SLOT_TEST={}-{}", std::process::id(), WORLDS.fetch_add(1, Ordering::Relaxed)),
         }
