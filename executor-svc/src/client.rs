@@ -36,6 +36,7 @@ Exit codes:
   7    LOST: the executor, or what watched the run, went away
   8    refused: nothing was started; the reason is on stderr
   9    no answer: the executor cannot be reached, or the connection broke; the run may be going on
+  10   OUT_OF_MEMORY: its processes took more than they may
   64   the command line cannot be used, or the arguments cannot be read or are over 8 MiB
   74   the result could not be written to stdout
   124  TIMED_OUT
@@ -48,6 +49,7 @@ const SIGNALED: u8 = 6;
 const LOST: u8 = 7;
 const REFUSED: u8 = 8;
 const NO_ANSWER: u8 = 9;
+const OUT_OF_MEMORY: u8 = 10;
 const USAGE: u8 = 64;
 const NOT_WRITTEN: u8 = 74;
 const TIMED_OUT: u8 = 124;
@@ -259,6 +261,7 @@ impl Call {
             Outcome::TimedOut => TIMED_OUT,
             Outcome::Cancelled => CANCELLED,
             Outcome::Signaled => SIGNALED,
+            Outcome::OutOfMemory => OUT_OF_MEMORY,
             Outcome::InvalidResult => INVALID_RESULT,
             Outcome::ResultTooLarge => RESULT_TOO_LARGE,
             Outcome::SpawnFailed => SPAWN_FAILED,

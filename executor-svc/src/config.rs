@@ -21,6 +21,7 @@ const MAX_QUEUE: usize = 1_000_000;
 
 use self::isolation::IsolationFlags;
 use crate::client::RunArgs;
+use crate::limit_flags::{LimitFlags, RunLimits};
 use crate::slot::Isolation;
 
 /// Runs skills for agents: a worker that mirrors a registry
@@ -85,7 +86,7 @@ pub struct Flags {
     /// Name of this executor [default: the host's name]
     #[arg(long, env = "SKILLYARD_EXECUTOR_NAME")]
     pub name: Option<String>,
-    /// Packages, the last catalog and the journal; locked [default: /var/lib/skillyard if writable, else /var/tmp/skillyard-UID]
+    /// Packages, the last catalog, the journal and scratch directories; locked [default: /var/lib/skillyard if writable, else /var/tmp/skillyard-UID]
     #[arg(long, env = "SKILLYARD_EXECUTOR_STATE", value_name = "DIR")]
     pub state_dir: Option<PathBuf>,
     /// Runs at once [default: 4 a core]
@@ -115,6 +116,9 @@ pub struct Flags {
     /// Address of the admin port, /livez, /readyz and /metrics over plain HTTP [default: none]
     #[arg(long, env = "SKILLYARD_EXECUTOR_ADMIN_LISTEN", value_name = "HOST:PORT")]
     pub admin_listen: Option<String>,
+    /// What one run may use.
+    #[command(flatten)]
+    pub limits: LimitFlags,
     /// What is logged: error, warn, info, debug, trace, or target=level between commas
     #[arg(long, env = "SKILLYARD_LOG", default_value = "info", value_name = "FILTER")]
     pub log: String,
@@ -176,6 +180,8 @@ pub struct Config {
     pub keep_finished: Duration,
     /// How old the catalog may become.
     pub max_catalog_age: Duration,
+    /// What one run may use, and what all may.
+    pub limits: RunLimits,
     /// Agent of calls that name none; empty for no agent.
     pub default_agent: String,
     /// Address of the admin port.
@@ -297,6 +303,7 @@ impl Flags {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let slots = number(self.slots.as_ref(), "--slots", "SKILLYARD_SLOTS", 1..=MAX_SLOTS, 4 * cores);
         let queue = number(self.queue.as_ref(), "--queue", "SKILLYARD_QUEUE", 0..=MAX_QUEUE, 16 * slots);
+        let limits = self.limits.check(&mut fault);
         let log_format = match self.log_format.as_str() {
             "text" => LogFormat::Text,
             "json" => LogFormat::Json,
@@ -334,6 +341,7 @@ impl Flags {
                 drain_timeout,
                 keep_finished,
                 max_catalog_age,
+                limits,
                 default_agent: self.default_agent.unwrap_or_default(),
                 admin_listen,
                 log: self.log,

@@ -17,10 +17,13 @@ mod approvals;
 pub mod client;
 pub mod config;
 pub mod grpc;
+pub mod host;
+pub mod limit_flags;
 mod metrics;
 pub mod mirror;
 pub mod registry;
 pub mod run;
+pub mod size;
 pub mod slot;
 
 pub use config::Config;
@@ -32,10 +35,13 @@ use crate::run::Runner;
 use crate::run::approval::Gate;
 use crate::run::journal::{Bounds, Journal};
 use crate::run::runner::Limits;
+use crate::run::scratch::Scratch;
 use crate::slot::{Pool, PoolOptions};
 
 /// How long clients may take to fetch the last events after the last run has ended.
 const LAST_WORDS: Duration = Duration::from_secs(2);
+/// How long the end waits for scratch directories to be removed.
+const SCRATCH_REMOVED_WITHIN: Duration = Duration::from_secs(2);
 /// How often runs that ended long ago are forgotten.
 const EXPIRE_EVERY: Duration = Duration::from_secs(5);
 /// Why it is not ready while it runs.
@@ -55,6 +61,9 @@ pub enum RunError {
     /// The admin port cannot be had.
     #[error(transparent)]
     Admin(#[from] AdminError),
+    /// There can be no scratch directories.
+    #[error("scratch directories cannot be made in the state directory: {0}")]
+    Scratch(#[source] io::Error),
     /// Slots cannot be started.
     #[error("slot processes cannot be started: {0}")]
     Slots(#[source] io::Error),
@@ -70,7 +79,7 @@ pub enum RunError {
 }
 
 /// Starts the first slots, and says what they are confined by.
-fn start_slots(config: &Config) -> io::Result<Pool> {
+fn start_slots(config: &Config, limits: slot::Limits) -> io::Result<Pool> {
     let mut isolation = config.isolation.clone();
     // It exists by now, and links on the way to it lead nowhere else.
     if let Some(files) = &mut isolation.files {
@@ -78,7 +87,7 @@ fn start_slots(config: &Config) -> io::Result<Pool> {
     }
     let unattended = isolation.run_as.is_none() && rustix::process::geteuid().is_root();
     let (program, slots) = (config.slot_program.clone(), config.slots);
-    let pool = Pool::with(PoolOptions { program, slots, isolation, ..PoolOptions::default() })?;
+    let pool = Pool::with(PoolOptions { program, slots, isolation, limits, ..PoolOptions::default() })?;
     info!(in_force = pool.isolation().join(", "), no_new_entries_in = ?pool.way(), "isolation");
     if unattended {
         warn!("skills run as root, whom little holds: start the executor as another user, or give --run-as UID");
@@ -87,34 +96,43 @@ fn start_slots(config: &Config) -> io::Result<Pool> {
     for directory in pool.way().iter().filter(|way| Some(way.as_path()) == home || *way == Path::new("/etc")) {
         warn!(
             directory = %directory.display(),
-            "skills can make nothing new directly in this directory, since the state, a token or a key lies below it:              move these to a directory that is for them alone, such as /var/lib/skillyard"
+            "skills can make nothing new directly in this directory, since the state, a token or a key lies below it: move these to a directory that is for them alone, such as /var/lib/skillyard"
         );
     }
     Ok(pool)
 }
 
-/// Serves until `shutdown`, then drains.
+/// Serves until `shutdown`, then drains; from `hastened` on, runs that still go on are ended.
 ///
 /// # Errors
 /// What keeps it from serving.
-pub async fn run(config: Config, listener: TcpListener, shutdown: impl Future<Output = ()>) -> Result<(), RunError> {
+pub async fn run(
+    config: Config,
+    listener: TcpListener,
+    shutdown: impl Future<Output = ()>,
+    hastened: impl Future<Output = ()>,
+) -> Result<(), RunError> {
     let address = listener.local_addr().map_err(RunError::Listener)?;
     let mirror = {
         let (state_dir, max_age) = (config.state_dir.clone(), config.max_catalog_age);
         Mirror::open(&state_dir, max_age)?
     };
     let journal = Journal::open(&config.state_dir.join("journal"), Bounds::default())?;
+    // Before the slots: theirs are among them.
+    let scratch = Scratch::open(&config.state_dir).map_err(RunError::Scratch)?;
     let registry = Registry::over(config.registry.clone());
-    let pool = start_slots(&config).map_err(RunError::Slots)?;
+    let slot_limits = slot_limits(&config);
+    let pool = start_slots(&config, slot_limits).map_err(RunError::Slots)?;
     let limits = Limits {
         slots: config.slots,
         queue: config.queue,
         max_timeout: config.max_timeout,
         keep_finished: config.keep_finished,
         default_agent: config.default_agent.clone(),
+        output_memory: config.limits.output_memory,
     };
     let gate = Gate { journal, approvals: Arc::new(registry.clone()) };
-    let runner = Runner::new(limits, config.environment.clone(), mirror.clone(), pool.clone(), gate);
+    let runner = Runner::new(limits, config.environment.clone(), mirror.clone(), pool.clone(), gate, scratch.clone());
     let endpoint = config.advertise.clone().unwrap_or_else(|| address.to_string());
     let service = ExecutorServiceServer::new(Executor::new(runner.clone(), &config.name, &endpoint))
         .max_decoding_message_size(MAX_MESSAGE_BYTES);
@@ -124,7 +142,7 @@ pub async fn run(config: Config, listener: TcpListener, shutdown: impl Future<Ou
         Some(address) => Some(Admin::start(address, readiness.clone(), metrics::registry(&runner)).await?),
         None => None,
     };
-    info!(%address, executor = config.name, slots = config.slots, "listening");
+    info!(%address, executor = config.name, slots = config.slots, limits = ?slot_limits, "listening");
 
     let stop = CancellationToken::new();
     let following = tokio::spawn({
@@ -161,7 +179,7 @@ pub async fn run(config: Config, listener: TcpListener, shutdown: impl Future<Ou
             shutdown.await;
             following_readiness.abort();
             readiness.set(Err("it is draining")).await;
-            runner.drain(config.drain_timeout).await;
+            runner.drain(config.drain_timeout, hastened).await;
             drained.notify_one();
         }
     };
@@ -173,6 +191,30 @@ pub async fn run(config: Config, listener: TcpListener, shutdown: impl Future<Ou
         warn!("the mirror did not end by itself");
     }
     pool.shutdown();
+    let _ = tokio::task::spawn_blocking(move || scratch.finish(SCRATCH_REMOVED_WITHIN)).await;
     info!("stopped");
     Ok(served?)
+}
+
+/// Descriptors of the executor for one run: the slot's socket, and its ends of the pipes, with the skill's until they are
+/// handed over.
+const OPEN_FILES_A_RUN: u64 = 7;
+/// Descriptors for all else: the listener, the journal, the mirror, connections.
+const OPEN_FILES_BESIDE: u64 = 64;
+
+/// The limits of each run, with those on open files. The executor takes as many as it can get; skills start with as many
+/// as it was started with.
+fn slot_limits(config: &Config) -> slot::Limits {
+    let (before, most) = host::raise_open_files();
+    let needed = config.slots as u64 * OPEN_FILES_A_RUN + OPEN_FILES_BESIDE;
+    if needed > most {
+        tracing::warn!(
+            slots = config.slots,
+            needed,
+            limit = most,
+            "the limit on open files is too low for so many slots at once, and some runs will be refused: raise it (ulimit -n, LimitNOFILE) or lower --slots"
+        );
+    }
+    let open_files = config.limits.each.open_files.or(Some((before, most)));
+    slot::Limits { open_files, ..config.limits.each }
 }

@@ -4,6 +4,7 @@ use std::process::ExitCode;
 
 use executor_svc::config::{Cli, Command, Flags};
 use executor_svc::{client, slot};
+use skillyard::service::signals::Stop;
 use skillyard::service::{shell, telemetry};
 
 fn main() -> ExitCode {
@@ -38,7 +39,12 @@ async fn serve(flags: Flags) -> ExitCode {
     match flags.check() {
         Ok(config) => {
             telemetry::init(config.log_format, &config.log);
-            shell::serve(config.listen, |listener, stop| executor_svc::run(config, listener, stop)).await
+            let listen = config.listen;
+            let run = |listener, stop: Stop| {
+                let hastened = stop.hastened();
+                executor_svc::run(config, listener, stop, hastened)
+            };
+            shell::serve(listen, run).await
         }
         Err(faults) => shell::bad_configuration(format, &faults.0),
     }

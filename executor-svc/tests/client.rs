@@ -208,6 +208,7 @@ async fn outcomes_are_told_apart() {
         (pb::Outcome::SpawnFailed, 5),
         (pb::Outcome::Signaled, 6),
         (pb::Outcome::Lost, 7),
+        (pb::Outcome::OutOfMemory, 10),
         (pb::Outcome::TimedOut, 124),
         (pb::Outcome::Cancelled, 130),
     ] {

@@ -4,6 +4,7 @@
 
 mod admission;
 mod approvals;
+mod budget;
 mod callers;
 mod catalog;
 mod certificates;
@@ -12,9 +13,11 @@ mod ending;
 mod hostile;
 mod layers;
 mod leaks;
+mod limits;
 mod output;
 mod race;
 mod refusals;
 mod run_id;
 mod runs;
+mod scratch;
 mod surroundings;

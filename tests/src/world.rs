@@ -416,6 +416,42 @@ impl Builder {
         self
     }
 
+    /// Starts the executor with so many open files, of as many as it can have.
+    #[must_use]
+    pub fn soft_open_files(mut self, limit: u32) -> Self {
+        let script = format!("ulimit -S -n {limit}; exec \"$0\" \"$@\"");
+        self.executor.wrapper = ["/bin/sh", "-c", &script].map(OsString::from).into();
+        self
+    }
+
+    /// Has the executor log to a pipe that is read until it has said that it listens, and held open unread from then on.
+    #[must_use]
+    pub fn log_is_not_read(mut self) -> Self {
+        let script = "exec \"$0\" \"$@\" 2> >(while read -r l; do echo \"$l\" >&2; case $l in *'\"listening\"'*) break;; esac; done; exec sleep 600 2>/dev/null)";
+        self.executor.wrapper = ["/bin/bash", "-c", script].map(OsString::from).into();
+        self
+    }
+
+    /// Gives the executor a namespace of its own with so many process ids, where that can be had: what goes wrong in it
+    /// does not reach the host. To be called last.
+    #[must_use]
+    pub fn process_ids(mut self, most: u32) -> Self {
+        let script = format!("echo {most} >/proc/sys/kernel/pid_max && exec \"$0\" \"$@\"");
+        let mut wrapper: Vec<_> =
+            ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc"].map(OsString::from).into();
+        wrapper.extend(["/bin/sh", "-c", &script].map(OsString::from));
+        let mut whole = wrapper.clone();
+        whole.push("true".into());
+        match possible(&whole) {
+            Ok(()) => {
+                wrapper.append(&mut self.executor.wrapper);
+                self.executor.wrapper = wrapper;
+            }
+            Err(why) => eprintln!("without a namespace of its own: {why}"),
+        }
+        self
+    }
+
     /// Breaks the pipe that the executor logs to as soon as it has said that it listens.
     #[must_use]
     pub fn log_breaks(mut self) -> Self {
@@ -459,7 +495,9 @@ impl Builder {
         for path in tree(&root).iter().chain([&root]) {
             std::os::unix::fs::lchown(path, Some(65534), Some(65534)).unwrap();
         }
-        (self.registry.wrapper, self.executor.wrapper) = (wrapper.clone().into(), wrapper.into());
+        self.registry.wrapper = wrapper.clone().into();
+        let inner = std::mem::replace(&mut self.executor.wrapper, wrapper.into());
+        self.executor.wrapper.extend(inner);
         Ok(self)
     }
 
@@ -536,6 +574,12 @@ impl Drop for World {
         let mut suspects = Vec::new();
         if let Some((server, _)) = &mut self.executor {
             suspects = process::descendants(server.pid());
+            // Where it is process 1 of a namespace, its parent is what made that.
+            let program = binaries::executor();
+            let itself = |pid| process::read(pid).and_then(|p| p.program()).is_some_and(|found| found == program);
+            if !itself(server.pid()) {
+                suspects.iter().filter(|p| p.parent == server.pid() && itself(p.pid)).for_each(Process::kill);
+            }
             server.kill();
         }
         if let Some((server, _)) = &mut self.registry {

@@ -94,6 +94,7 @@ fn finished_to_wire(finished: &Finished, run_id: &str) -> pb::Finished {
         Outcome::TimedOut => pb::Outcome::TimedOut,
         Outcome::Cancelled => pb::Outcome::Cancelled,
         Outcome::Signaled => pb::Outcome::Signaled,
+        Outcome::OutOfMemory => pb::Outcome::OutOfMemory,
         Outcome::InvalidResult => pb::Outcome::InvalidResult,
         Outcome::ResultTooLarge => pb::Outcome::ResultTooLarge,
         Outcome::SpawnFailed => pb::Outcome::SpawnFailed,

@@ -1,5 +1,7 @@
 //! One run, from its place in the queue to its end.
 
+use std::io;
+use std::path::Path;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -11,10 +13,12 @@ use tracing::{error, warn};
 use crate::mirror::Held;
 use crate::run::admission::{RETRY_AFTER, Ticket};
 use crate::run::approval::Guarded;
+use crate::run::budget::Share;
 use crate::run::explain;
 use crate::run::outcome::{Cause, Finished, Remains};
 use crate::run::patience::Patience;
 use crate::run::pipes::Pipes;
+use crate::run::scratch::{RunScratch, Scratch, TMPDIR};
 use crate::run::table::Run;
 use crate::run::watch::{End, Watch};
 use crate::slot::{self, Flavour, Pool, Slot};
@@ -46,6 +50,10 @@ pub struct Job {
     pub pool: Pool,
     /// Of what kind it is to have one.
     pub flavour: Flavour,
+    /// Its share of the memory for all runs, with its arguments.
+    pub memory: Share,
+    /// Where scratch directories are.
+    pub scratch: Scratch,
 }
 
 impl Job {
@@ -57,7 +65,7 @@ impl Job {
         let accepted = Instant::now();
         let Self { run, ticket, guarded, package, entry, env_allow, environment, arguments, limit, deadline, .. } =
             self;
-        let (pool, flavour) = (self.pool, self.flavour);
+        let (pool, flavour, memory, scratch) = (self.pool, self.flavour, self.memory, self.scratch);
         let mut patience = Patience::new(Arc::clone(&run), deadline);
         let ended_early = |cause: &Cause| {
             let mut remains = Remains::default();
@@ -79,8 +87,10 @@ impl Job {
             }
         }
         let program = package.path().join(&entry);
-        let job = slot::Job { program: &program, directory: package.path(), environment: &environment };
-        let (mut slot, mut pipes) = start(&pool, flavour, &job).await.map_err(|error| {
+        let mut environment = environment;
+        let to_have = env_allow.iter().any(|name| name == TMPDIR).then_some(&scratch);
+        let started = start(&pool, flavour, &program, package.path(), &mut environment, to_have).await;
+        let (mut slot, mut pipes, own) = started.map_err(|error| {
             warn!(%error, "a run could not be given to a slot");
             let message = format!("the run could not be given to a slot process: {error}; nothing was started");
             if error.is_for_want_of_room() {
@@ -90,8 +100,13 @@ impl Job {
             }
         })?;
         pipes.write_arguments(arguments);
-        let watch = Watch::new(run, patience, limit, accepted);
+        let watch = Watch::new(run, patience, limit, accepted, memory);
         let (remains, end) = watch.follow(&mut slot, &mut pipes).await;
+        // The slot's next run finds nothing of this one, neither in its own directory nor beside it.
+        drop(own);
+        if let Some(place) = slot.scratch() {
+            scratch.clear(place.path());
+        }
         // The slot is free for the next run before the result is looked at.
         drop(slot);
         drop(permit);
@@ -136,12 +151,39 @@ async fn while_wanted<T>(run: &Run, patience: &mut Patience, future: impl Future
     }
 }
 
-/// Makes the pipes and hands the job to a slot.
-async fn start(pool: &Pool, flavour: Flavour, job: &slot::Job<'_>) -> Result<(Slot, Pipes), StartError> {
+/// Makes the pipes, and the scratch directory of a run that is to have one, and hands the job to a slot.
+async fn start(
+    pool: &Pool,
+    flavour: Flavour,
+    program: &Path,
+    directory: &Path,
+    environment: &mut Vec<(String, String)>,
+    scratch: Option<&Scratch>,
+) -> Result<(Slot, Pipes, Option<RunScratch>), StartError> {
     let (pipes, stdio) = Pipes::open().map_err(StartError::Pipes)?;
     let mut slot = pool.take(flavour).await?;
-    slot.start(job, stdio)?;
-    Ok((slot, pipes))
+    let scratch = scratch.map(|scratch| make_in(scratch, &slot)).transpose().map_err(StartError::Scratch)?;
+    if let Some(scratch) = &scratch {
+        // Whatever the executor's own is.
+        environment.retain(|(name, _)| name != TMPDIR);
+        environment.push((TMPDIR.to_owned(), utf8(scratch.path())?));
+    }
+    slot.start(&slot::Job { program, directory, environment }, stdio)?;
+    Ok((slot, pipes, scratch))
+}
+
+/// In the slot's own directory, which no other slot may read, where files are confined.
+fn make_in(scratch: &Scratch, slot: &Slot) -> io::Result<RunScratch> {
+    let Some(place) = slot.scratch() else { return scratch.make(None) };
+    let own = scratch.make(Some(place.path()))?;
+    place.give(own.path())?;
+    Ok(own)
+}
+
+fn utf8(path: &Path) -> Result<String, StartError> {
+    path.to_str().map(str::to_owned).ok_or_else(|| {
+        StartError::Scratch(io::Error::new(io::ErrorKind::InvalidData, "the state directory's path is not UTF-8"))
+    })
 }
 
 /// What is in the store could be started when it was put there, or was refused by the registry: it may have been changed
@@ -160,7 +202,9 @@ async fn still_whole(package: Held) -> Result<Held, Refusal> {
 #[derive(Debug, thiserror::Error)]
 enum StartError {
     #[error("there is no pipe for it: {0}")]
-    Pipes(#[source] std::io::Error),
+    Pipes(#[source] io::Error),
+    #[error("no scratch directory can be made for it: {0}")]
+    Scratch(#[source] io::Error),
     #[error(transparent)]
     Slot(#[from] slot::SlotError),
 }
@@ -172,7 +216,7 @@ impl StartError {
             Self::Pipes(error) | Self::Slot(slot::SlotError::Spawn { source: error, .. }) => {
                 rustix::io::Errno::from_io_error(error)
             }
-            Self::Slot(_) => None,
+            Self::Slot(_) | Self::Scratch(_) => None,
         };
         use rustix::io::Errno;
         matches!(errno, Some(Errno::MFILE | Errno::NFILE | Errno::AGAIN | Errno::NOMEM))

@@ -164,6 +164,27 @@ mod tests {
 
     proptest! {
         #[test]
+        fn bytes_that_are_no_text_keep_their_places(
+            reads in proptest::collection::vec((proptest::collection::vec(prop_oneof![
+                4 => Just(b'a'), 2 => Just(b'b'), 1 => Just(0xFF), 1 => Just(b'\n')], 1..3000), any::<bool>()), 0..40)
+        ) {
+            let now = Instant::now();
+            let mut cutter = LineCutter::default();
+            let (mut all, mut text) = (Vec::new(), String::new());
+            for (bytes, flush) in &reads {
+                all.extend_from_slice(bytes);
+                let pieces = [cutter.push(bytes, now), if *flush { cutter.flush() } else { None }];
+                for piece in pieces.into_iter().flatten() {
+                    prop_assert_eq!(piece.lossy, piece.text.contains('\u{FFFD}'));
+                    text.push_str(&piece.text);
+                }
+                prop_assert!(cutter.unfinished.len() <= MAX_LINE + 1);
+            }
+            text.extend(cutter.finish().map(|piece| piece.text));
+            prop_assert_eq!(text, String::from_utf8_lossy(&all));
+        }
+
+        #[test]
         fn nothing_is_lost_or_invented(
             reads in proptest::collection::vec((proptest::collection::vec(prop_oneof![
                 Just(b'\n'), Just(b'a'), Just(0xC3), Just(0xA9), Just(0xFF), any::<u8>()], 1..40), any::<bool>()), 0..30)

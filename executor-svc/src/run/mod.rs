@@ -2,6 +2,8 @@
 
 pub mod admission;
 pub mod approval;
+pub mod budget;
+mod elf;
 pub mod environment;
 pub mod event;
 pub mod events;
@@ -15,7 +17,9 @@ pub mod patience;
 pub mod permit;
 pub mod pipes;
 pub mod progress;
+mod remove;
 pub mod runner;
+pub mod scratch;
 pub mod table;
 pub mod unread;
 pub mod watch;

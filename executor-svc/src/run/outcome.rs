@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::slot::{Exit, Usage};
+use crate::slot::{Excess, Exit, Limited, Usage};
 
 /// Most bytes of stdout: a longer result is refused.
 pub const MAX_RESULT_BYTES: usize = 16 << 20;
@@ -14,7 +14,7 @@ pub const EXCERPT_BYTES: usize = 4 << 10;
 pub enum Outcome {
     /// Exit code 0 and exactly one JSON value on stdout.
     Succeeded,
-    /// Exit code other than 0.
+    /// Exit code other than 0, or too many processes.
     Failed,
     /// A limit of time passed.
     TimedOut,
@@ -22,6 +22,8 @@ pub enum Outcome {
     Cancelled,
     /// Ended by a signal that the executor did not send.
     Signaled,
+    /// Its processes together took more memory than they may, as it was measured.
+    OutOfMemory,
     /// Exit code 0, but stdout was not exactly one JSON value.
     InvalidResult,
     /// stdout was over the limit.
@@ -33,12 +35,13 @@ pub enum Outcome {
 }
 
 impl Outcome {
-    const ALL: [Self; 9] = [
+    const ALL: [Self; 10] = [
         Self::Succeeded,
         Self::Failed,
         Self::TimedOut,
         Self::Cancelled,
         Self::Signaled,
+        Self::OutOfMemory,
         Self::InvalidResult,
         Self::ResultTooLarge,
         Self::SpawnFailed,
@@ -60,6 +63,7 @@ impl Outcome {
             Self::TimedOut => "TIMED_OUT",
             Self::Cancelled => "CANCELLED",
             Self::Signaled => "SIGNALED",
+            Self::OutOfMemory => "OUT_OF_MEMORY",
             Self::InvalidResult => "INVALID_RESULT",
             Self::ResultTooLarge => "RESULT_TOO_LARGE",
             Self::SpawnFailed => "SPAWN_FAILED",
@@ -83,6 +87,10 @@ pub enum Cause {
     Draining,
     /// Too much on stdout.
     OutputLimit,
+    /// No memory left for what runs write to stdout, of so many bytes for all of them.
+    OutputMemory(usize),
+    /// Too much memory, or too many processes, as its slot measured it.
+    OverLimit(Excess),
     /// The slot was stopped, was ended, or did not answer.
     SlotLost,
     /// The executor died, and was started again.
@@ -99,7 +107,9 @@ impl Cause {
             Self::CallerGone => "CALLER_GONE",
             Self::CancelRequested(_) => "CANCEL_REQUESTED",
             Self::Draining => "DRAINING",
-            Self::OutputLimit => "OUTPUT_LIMIT",
+            Self::OutputLimit | Self::OutputMemory(_) => "OUTPUT_LIMIT",
+            Self::OverLimit(Excess { of: Limited::Memory, .. }) => "MEMORY_LIMIT",
+            Self::OverLimit(Excess { of: Limited::Processes, .. }) => "PROCESS_LIMIT",
             Self::SlotLost => "SLOT_LOST",
             Self::ExecutorLost => "EXECUTOR_LOST",
         }
@@ -109,7 +119,9 @@ impl Cause {
         match self {
             Self::Timeout(_) | Self::Deadline => Outcome::TimedOut,
             Self::CallerGone | Self::CancelRequested(_) | Self::Draining => Outcome::Cancelled,
-            Self::OutputLimit => Outcome::ResultTooLarge,
+            Self::OutputLimit | Self::OutputMemory(_) => Outcome::ResultTooLarge,
+            Self::OverLimit(Excess { of: Limited::Memory, .. }) => Outcome::OutOfMemory,
+            Self::OverLimit(Excess { of: Limited::Processes, .. }) => Outcome::Failed,
             Self::SlotLost | Self::ExecutorLost => Outcome::Lost,
         }
     }
@@ -124,6 +136,24 @@ impl Cause {
             Self::Draining => "the run was ended: the executor is shutting down; run it again on another".to_owned(),
             Self::OutputLimit => {
                 format!("the skill wrote more than {MAX_RESULT_BYTES} bytes (16 MiB) to stdout: write large data to a file and print its path")
+            }
+            Self::OutputMemory(limit) => {
+                format!(
+                    "the run was ended: the outputs of all runs together take the {} that they may: try again when others have ended, have the skill write less to stdout, or raise the executor's --max-output-memory",
+                    mebibytes(*limit as u64)
+                )
+            }
+            Self::OverLimit(Excess { of: Limited::Memory, measured, limit }) => {
+                format!(
+                    "the run was ended: its processes took {} of memory together, and may take {}: have the skill work in smaller parts, or raise the executor's --max-memory",
+                    mebibytes(*measured),
+                    mebibytes(*limit)
+                )
+            }
+            Self::OverLimit(Excess { of: Limited::Processes, measured, limit }) => {
+                format!(
+                    "the run was ended: it had {measured} processes and threads or more, and may have {limit}: have the skill start fewer at once, or raise the executor's --max-processes"
+                )
             }
             Self::SlotLost => {
                 "the process that watched the run was stopped or killed, by the skill or from outside; what the run did is not known".to_owned()
@@ -205,8 +235,13 @@ impl Remains {
     pub fn exited(mut self, exit: Exit, hint: impl FnOnce(i32) -> Option<String>) -> (Finished, Option<String>) {
         match exit {
             Exit::Signal(signal) => {
-                let message =
-                    format!("the skill was ended by {}, which the executor did not send", signal_name(signal));
+                let name = signal_name(signal);
+                let message = match name.as_str() {
+                    "SIGXFSZ" => {
+                        "the skill was ended by SIGXFSZ: it wrote a file that is longer than it may be; have it write less, or raise the executor's --max-file-size".to_owned()
+                    }
+                    _ => format!("the skill was ended by {name}, which the executor did not send"),
+                };
                 (self.unsuccessful(Outcome::Signaled, message, "", Some(exit)), None)
             }
             Exit::Code(0) => match one_json_value(std::mem::take(&mut self.stdout)) {
@@ -262,6 +297,14 @@ impl Finished {
     #[cfg(test)]
     pub(crate) fn for_tests() -> Self {
         Remains::default().ended_by(&Cause::Deadline, None)
+    }
+}
+
+/// As people read it; small limits are for tests, and still right.
+fn mebibytes(bytes: u64) -> String {
+    match bytes >> 20 {
+        0..10 => format!("{} KiB", bytes >> 10),
+        mebibytes => format!("{mebibytes} MiB"),
     }
 }
 

@@ -17,6 +17,7 @@ use tracing::{Instrument as _, Span, error, info, info_span};
 use crate::mirror::{Mirror, MirroredCatalog, MirroredSkill};
 use crate::run::admission::{Admission, RETRY_AFTER, draining};
 use crate::run::approval::{Gate, Guarded};
+use crate::run::budget::{Budget, Share};
 use crate::run::environment;
 use crate::run::event::Event;
 use crate::run::events::Reader;
@@ -25,6 +26,7 @@ use crate::run::job::Job;
 use crate::run::journal::Record;
 use crate::run::outcome::{Cause, Outcome, Remains};
 use crate::run::permit::permit;
+use crate::run::scratch::Scratch;
 use crate::run::table::{NewRun, Run, RunTable, expired, reused};
 use crate::run::watch::GRACE;
 use crate::slot::Pool;
@@ -72,6 +74,8 @@ pub struct Limits {
     pub keep_finished: Duration,
     /// For calls that name no agent; empty for none.
     pub default_agent: String,
+    /// Bytes of arguments and outputs of all runs together.
+    pub output_memory: usize,
 }
 
 /// Runs skills.
@@ -91,6 +95,8 @@ struct Inner {
     /// Large or costly arguments that are looked at.
     checks: Arc<Semaphore>,
     gate: Gate,
+    scratch: Scratch,
+    memory: Budget,
     tasks: std::sync::Mutex<JoinSet<()>>,
 }
 
@@ -98,12 +104,34 @@ impl Runner {
     /// Over a mirror and a pool of slots; `environment` is all that a manifest can allow, `gate` what runs need that are
     /// not safe.
     #[must_use]
-    pub fn new(limits: Limits, environment: BTreeMap<String, String>, mirror: Mirror, pool: Pool, gate: Gate) -> Self {
+    pub fn new(
+        limits: Limits,
+        environment: BTreeMap<String, String>,
+        mirror: Mirror,
+        pool: Pool,
+        gate: Gate,
+        scratch: Scratch,
+    ) -> Self {
         let admission = Admission::new(limits.slots, limits.queue);
         let table = RunTable::new(limits.keep_finished);
         let checks = Arc::new(Semaphore::new(CHECKS));
         let tasks = Default::default();
-        Self { inner: Arc::new(Inner { limits, environment, mirror, pool, admission, table, checks, gate, tasks }) }
+        let memory = Budget::new(limits.output_memory);
+        Self {
+            inner: Arc::new(Inner {
+                limits,
+                environment,
+                mirror,
+                pool,
+                admission,
+                table,
+                checks,
+                gate,
+                scratch,
+                memory,
+                tasks,
+            }),
+        }
     }
 
     /// Starts a run, or finds the one that this call started before.
@@ -156,6 +184,9 @@ impl Runner {
             return Ok(found);
         }
         let ticket = inner.admission.enter()?;
+        let args_sha256 = arguments.sha256();
+        let arguments = arguments.into_bytes();
+        let memory = inner.memory_for(&arguments)?;
         let run = Run::new(NewRun {
             id: request.run_id.clone(),
             request: fingerprint,
@@ -163,7 +194,7 @@ impl Runner {
             digest: skill.digest,
             agent: request.agent.clone(),
             caller: request.caller.identity().to_owned(),
-            args_sha256: arguments.sha256(),
+            args_sha256,
             approval_id: request.approval_id.take(),
             labels: std::mem::take(&mut request.labels),
             accepted_at: SystemTime::now(),
@@ -181,11 +212,13 @@ impl Runner {
             entry: subprocess.entry.to_string(),
             environment: environment::allowed(&subprocess.env_allow, |name| inner.environment.get(name).cloned()),
             env_allow: subprocess.env_allow.clone(),
-            arguments: arguments.into_bytes(),
+            arguments,
+            memory,
             limit: limit(subprocess, request.timeout, inner.limits.max_timeout),
             deadline: request.deadline,
             pool: inner.pool.clone(),
             flavour: inner.pool.flavour(skill.name.as_str(), subprocess.class != Class::Safe),
+            scratch: inner.scratch.clone(),
         };
         let span = info_span!("run", run_id = %run.id, skill = %run.skill, agent = %run.agent, caller = %run.caller);
         self.spawn(job, span);
@@ -217,9 +250,9 @@ impl Runner {
         if run.end().is_some() { Ok(run) } else { Err(draining()) }
     }
 
-    /// Takes no more runs; lets those that hold a slot go on for `timeout` at most, then ends them, and returns when
-    /// the last one has ended.
-    pub async fn drain(&self, timeout: Duration) {
+    /// Takes no more runs; lets those that hold a slot go on for `timeout` at most, or until `hastened`, then ends them,
+    /// and returns when the last one has ended.
+    pub async fn drain(&self, timeout: Duration, hastened: impl Future<Output = ()>) {
         let inner = &self.inner;
         inner.admission.close();
         let running = inner.admission.running();
@@ -227,8 +260,11 @@ impl Runner {
         let mut tasks = std::mem::take(&mut *inner.tasks.lock().unwrap_or_else(std::sync::PoisonError::into_inner));
         let ended = async { while tasks.join_next().await.is_some() {} };
         tokio::pin!(ended);
-        if tokio::time::timeout(timeout, &mut ended).await.is_ok() {
-            return;
+        tokio::select! {
+            biased;
+            () = &mut ended => return,
+            () = hastened => {}
+            () = tokio::time::sleep(timeout) => {}
         }
         for run in inner.table.active() {
             info!(run_id = %run.id, skill = %run.skill, "the run is ended: the executor is shutting down");
@@ -365,6 +401,22 @@ impl Runner {
         // Tasks that have ended are let go of here, so that the set holds those that go on.
         while tasks.try_join_next().is_some() {}
         tasks.spawn(task.instrument(span));
+    }
+}
+
+impl Inner {
+    /// A share of the memory for all runs, with these arguments.
+    fn memory_for(&self, arguments: &[u8]) -> Result<Share, Refusal> {
+        let mut share = self.memory.share();
+        if share.take(arguments.len()) {
+            return Ok(share);
+        }
+        let message = format!(
+            "the arguments and outputs of all runs together take the {} MiB that they may (--max-output-memory), and these \
+             arguments find no room: try again in {RETRY_AFTER:?}, or on another executor",
+            self.memory.limit() >> 20
+        );
+        Err(Refusal::new(Reason::ExecutorFull, message).retry_after(RETRY_AFTER))
     }
 }
 

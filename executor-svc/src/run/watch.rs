@@ -4,6 +4,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use crate::run::budget::Share;
 use crate::run::event::Event;
 use crate::run::lines::{LineCutter, Piece};
 use crate::run::outcome::{Cause, MAX_RESULT_BYTES, Remains, keep_tail};
@@ -19,10 +20,16 @@ pub const GRACE: Duration = Duration::from_secs(2);
 const PIPES_CLOSE_WITHIN: Duration = Duration::from_millis(250);
 /// A slot that has not obeyed a kill for this long is given up.
 const SLOT_OBEYS_WITHIN: Duration = Duration::from_millis(500);
+/// A slot that has not reported the end of a tree that it kills itself for this long is given up. A tree that forks as
+/// fast as it can takes the processors that its end needs.
+const SLOT_KILLS_WITHIN: Duration = Duration::from_secs(10);
 /// A slot that has not started a process, or failed to, for this long is given up.
 const STARTS_WITHIN: Duration = Duration::from_secs(10);
 /// The most that one read of stderr takes in the log: its text, and what that tells of progress, at 96 bytes a line of 26.
 const READ_COST: usize = 5 * READ_BYTES;
+/// How long a run waits for memory that other runs have, and how often it looks.
+const WAITS_FOR_MEMORY: Duration = Duration::from_secs(2);
+const LOOKS_FOR_MEMORY_EVERY: Duration = Duration::from_millis(20);
 /// A pipe holds 64 KiB, or what its owner made of it; whoever still writes after its run is not listened to.
 const MAX_LAST_READS: usize = 32;
 /// How often the last words wait for a reader, for as long as it takes to count as standing still: 5 s at the most.
@@ -78,13 +85,19 @@ pub struct Watch {
     spawn_errno: Option<i32>,
     cutter: LineCutter,
     remains: Remains,
+    /// What stdout may take of the memory for all runs.
+    memory: Share,
+    /// Bytes that stdout may come to with it.
+    stdout_room: usize,
+    /// Since when there has been no more.
+    starved_since: Option<Instant>,
     last_waits: u32,
 }
 
 impl Watch {
     /// A run that was just given to a slot.
     #[must_use]
-    pub fn new(run: Arc<Run>, patience: Patience, limit: Duration, accepted: Instant) -> Self {
+    pub fn new(run: Arc<Run>, patience: Patience, limit: Duration, accepted: Instant, memory: Share) -> Self {
         Self {
             run,
             patience,
@@ -97,6 +110,9 @@ impl Watch {
             spawn_errno: None,
             cutter: LineCutter::default(),
             remains: Remains::default(),
+            memory,
+            stdout_room: 0,
+            starved_since: None,
             last_waits: MAX_LAST_WAITS,
         }
     }
@@ -123,7 +139,8 @@ impl Watch {
             } else {
                 Ok(())
             };
-            let due = earliest([self.due(), room.err()]);
+            let may_read = self.has_memory(now);
+            let due = earliest([self.due(), room.err(), (!may_read).then(|| now + LOOKS_FOR_MEMORY_EVERY)]);
             if due != armed {
                 armed = due;
                 let at = due.unwrap_or_else(|| now + Duration::from_secs(86_400 * 365));
@@ -134,7 +151,7 @@ impl Watch {
                 biased;
                 event = slot.next(), if self.slot_speaks() => self.on_slot(event),
                 () = pipes.readable(Output::Stderr), if may_log && pipes.is_open(Output::Stderr) => drop(self.read_stderr(pipes)),
-                () = pipes.readable(Output::Stdout), if pipes.is_open(Output::Stdout) => drop(self.read_stdout(pipes)),
+                () = pipes.readable(Output::Stdout), if may_read && pipes.is_open(Output::Stdout) => drop(self.read_stdout(pipes)),
                 () = pipes.writable(), if pipes.is_writing() => pipes.write_more(),
                 () = run.events.touched() => {}
                 () = &mut timer => armed = None,
@@ -256,6 +273,11 @@ impl Watch {
                 self.spawn_errno = Some(errno);
                 self.phase = Phase::Over;
             }
+            SlotEvent::OverLimit(excess) => {
+                // A run that was being ended before is ended for that.
+                let cause = self.stop.take().map_or(Cause::OverLimit(excess), |stop| stop.cause);
+                self.stop = Some(Stop { cause, kill_at: None, give_up: Some(now + SLOT_KILLS_WITHIN) });
+            }
             SlotEvent::Exited { exit, usage, left } => {
                 self.exit = Some(exit);
                 self.remains.figures.usage = usage;
@@ -282,22 +304,55 @@ impl Watch {
     }
 
     fn read_stdout(&mut self, pipes: &mut Pipes) -> usize {
-        let room = MAX_RESULT_BYTES - self.remains.stdout.len();
+        self.make_room();
+        let most = self.stdout_room.min(MAX_RESULT_BYTES);
+        let room = most.saturating_sub(self.remains.stdout.len());
         let n = pipes.read(Output::Stdout, |bytes| {
             self.remains.stdout.extend_from_slice(&bytes[..bytes.len().min(room)]);
         });
         self.remains.figures.stdout_bytes += n as u64;
-        if n > room {
-            self.too_much_output();
+        if n > room && self.stop.is_none() {
+            let all = most == MAX_RESULT_BYTES;
+            self.too_much_output(if all { Cause::OutputLimit } else { Cause::OutputMemory(self.memory.limit()) });
         }
         n
     }
 
+    /// Whether one more read of stdout fits into the memory for all runs. A run that finds none waits, its skill with it,
+    /// for a short while: others may be about to end.
+    fn has_memory(&mut self, now: Instant) -> bool {
+        if self.make_room() || self.stop.is_some() {
+            self.starved_since = None;
+            return true;
+        }
+        let since = *self.starved_since.get_or_insert(now);
+        if now < since + WAITS_FOR_MEMORY {
+            return false;
+        }
+        self.too_much_output(Cause::OutputMemory(self.memory.limit()));
+        true
+    }
+
+    /// Takes memory for one more read of stdout, and returns whether there was any.
+    fn make_room(&mut self) -> bool {
+        let held = self.remains.stdout.len();
+        if held + READ_BYTES <= self.stdout_room || self.stdout_room > MAX_RESULT_BYTES {
+            return true;
+        }
+        // A vector grows to twice its size.
+        let more = held.max(READ_BYTES);
+        let had = self.memory.take(more);
+        if had {
+            self.stdout_room += more;
+        }
+        had
+    }
+
     /// What the skill goes on to write is read and thrown away, so that it is not blocked while it ends.
-    fn too_much_output(&mut self) {
-        self.run.stop(Cause::OutputLimit);
+    fn too_much_output(&mut self, cause: Cause) {
+        self.run.stop(cause.clone());
         if self.exit.is_some() && self.stop.is_none() {
-            self.stop = Some(Stop { cause: Cause::OutputLimit, kill_at: None, give_up: None });
+            self.stop = Some(Stop { cause, kill_at: None, give_up: None });
         }
     }
 

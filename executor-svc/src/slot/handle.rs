@@ -110,7 +110,7 @@ impl Slot {
                 self.phase = Phase::Idle;
             }
             SlotEvent::Lost => self.phase = Phase::Lost,
-            SlotEvent::Started { .. } | SlotEvent::Exited { left: true, .. } => {}
+            SlotEvent::Started { .. } | SlotEvent::OverLimit(_) | SlotEvent::Exited { left: true, .. } => {}
         }
     }
 

@@ -3,6 +3,7 @@
 use std::io::IoSliceMut;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
+use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
@@ -10,9 +11,6 @@ use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFl
 
 use super::Stdio;
 use super::protocol::{self, MAX_SHORT, Order, Report, Request};
-
-/// How often a long run's adopted children are looked at; those that ended would stay zombies for as long as it goes on.
-const TICK: Timespec = Timespec { tv_sec: 0, tv_nsec: 200_000_000 };
 
 /// The executor is gone: nothing is left to do but to end the tree.
 pub(super) struct Closed;
@@ -61,9 +59,9 @@ impl Link {
         Ok((length, stdio))
     }
 
-    /// Waits for the leader's exit, a message or a tick, and returns which of the first two there is. Where even that
+    /// Waits for the leader's exit, a message or the end of `limit`, and returns which of the first two there is. Where even that
     /// cannot be done, as with a limit of no descriptors, the slot is of no more use than without its executor.
-    pub(super) fn wait(&self, leader: Option<&OwnedFd>) -> Result<(bool, bool), Closed> {
+    pub(super) fn wait(&self, leader: Option<&OwnedFd>, limit: Duration) -> Result<(bool, bool), Closed> {
         let socket = PollFd::new(&self.socket, PollFlags::IN);
         let mut both;
         let mut one;
@@ -77,7 +75,7 @@ impl Link {
                 &mut one
             }
         };
-        match poll(watched, Some(&TICK)) {
+        match poll(watched, Timespec::try_from(limit).ok().as_ref()) {
             Ok(0) | Err(Errno::INTR | Errno::AGAIN | Errno::NOMEM) => Ok((false, false)),
             Err(_) => Err(Closed),
             Ok(_) => {

@@ -7,11 +7,14 @@ mod files;
 mod handle;
 mod inherited;
 mod isolation;
+mod limits;
 mod link;
 mod pool;
 mod protocol;
 mod reaper;
+mod sample;
 mod scratch;
+mod sentry;
 mod settings;
 mod spawn;
 pub mod supervisor;
@@ -26,6 +29,7 @@ use std::time::Duration;
 
 pub use handle::Slot;
 pub use isolation::{Files, Flavour, InForce, Isolation, Level, RunAs};
+pub use limits::{LEAST_OPEN_FILES, Limits};
 pub use pool::{Pool, PoolOptions, SlotError};
 pub use scratch::SlotScratch;
 
@@ -61,7 +65,8 @@ pub struct Stdio {
 }
 
 /// What a slot says of its job, in this order: `Started`, `Exited`, and `Clean` if descendants were left; or
-/// `SpawnFailed` alone. `Lost` may come at any time and is the last.
+/// `SpawnFailed` alone. `OverLimit` may come once between `Started` and `Exited`. `Lost` may come at any time and is the
+/// last.
 #[derive(Clone, Debug, PartialEq)]
 pub enum SlotEvent {
     /// The process exists.
@@ -74,6 +79,8 @@ pub enum SlotEvent {
         /// `errno`.
         errno: i32,
     },
+    /// There was too much of something, and the whole tree is being killed.
+    OverLimit(Excess),
     /// The leader exited. Descendants that are left stay until [`Slot::sweep`].
     Exited {
         /// How.
@@ -87,6 +94,26 @@ pub enum SlotEvent {
     Clean,
     /// The slot was stopped or ended, by the skill or from outside; what it ran is being killed.
     Lost,
+}
+
+/// What a run had too much of, as its slot measured it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Excess {
+    /// Of what.
+    pub of: Limited,
+    /// How much there was, at least.
+    pub measured: u64,
+    /// How much there may be.
+    pub limit: u64,
+}
+
+/// What slots measure.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Limited {
+    /// Bytes of memory of all processes together, without what is only kept of files.
+    Memory,
+    /// Processes, threads included.
+    Processes,
 }
 
 /// How a process ended.

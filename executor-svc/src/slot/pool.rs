@@ -19,6 +19,7 @@ use tokio::runtime::Handle;
 use super::announced::Announced;
 use super::handle::Slot;
 use super::isolation::{Files, Flavour, Isolation};
+use super::limits::Limits;
 use super::reaper::{Reaper, Ward};
 use super::scratch::SlotScratch;
 use super::settings::{Settings, SlotFiles};
@@ -36,6 +37,8 @@ pub struct PoolOptions {
     pub signal_scope: bool,
     /// What slots are confined by.
     pub isolation: Isolation,
+    /// What one run may use.
+    pub limits: Limits,
 }
 
 impl Default for PoolOptions {
@@ -45,6 +48,7 @@ impl Default for PoolOptions {
             slots: usize::MAX,
             signal_scope: true,
             isolation: Isolation::default(),
+            limits: Limits::default(),
         }
     }
 }
@@ -306,6 +310,7 @@ impl Shared {
         });
         let mut settings = Settings::new(isolation, nature.flavour, *signal_scope, files);
         settings.at_least = self.announced.of(nature.flavour);
+        settings.limits = self.options.limits;
         let worker = Worker::spawn(&self.reaper, self.pool, program, &settings, nature)
             .map_err(|source| SlotError::Spawn { program: program.clone(), source })?;
         self.state().taken.insert(worker.ward, Arc::downgrade(&worker.socket));

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use super::isolation::InForce;
-use super::{Exit, Job, SlotEvent, Usage};
+use super::{Excess, Exit, Job, Limited, SlotEvent, Usage};
 
 /// The longest message, in bytes. A SEQPACKET socket takes about 200 KiB by default.
 pub(super) const MAX_MESSAGE: usize = 192 * 1024;
@@ -56,6 +56,7 @@ pub(super) enum Report {
     SpawnFailed {
         errno: i32,
     },
+    OverLimit(Excess),
     Exited {
         exit: Exit,
         usage: Usage,
@@ -71,6 +72,7 @@ impl Report {
             Self::Ready(_) => None,
             Self::Started { pid } => Some(SlotEvent::Started { pid }),
             Self::SpawnFailed { errno } => Some(SlotEvent::SpawnFailed { errno }),
+            Self::OverLimit(excess) => Some(SlotEvent::OverLimit(excess)),
             Self::Exited { exit, usage, left } => Some(SlotEvent::Exited { exit, usage, left }),
             Self::Clean => Some(SlotEvent::Clean),
         }
@@ -125,6 +127,15 @@ pub(super) fn encode_report(message: &mut Vec<u8>, number: u64, report: Report) 
             header(message, number, b'F');
             message.extend(errno.to_le_bytes());
         }
+        Report::OverLimit(Excess { of, measured, limit }) => {
+            header(message, number, b'L');
+            message.push(match of {
+                Limited::Memory => 0,
+                Limited::Processes => 1,
+            });
+            message.extend(measured.to_le_bytes());
+            message.extend(limit.to_le_bytes());
+        }
         Report::Exited { exit, usage, left } => {
             header(message, number, b'X');
             let (by_signal, value) = match exit {
@@ -177,6 +188,14 @@ pub(super) fn decode_report(message: &[u8]) -> Option<(u64, Report)> {
         b'R' => Report::Ready(InForce::from_byte(reader.u8()?)),
         b'S' => Report::Started { pid: reader.i32()? },
         b'F' => Report::SpawnFailed { errno: reader.i32()? },
+        b'L' => {
+            let of = match reader.u8()? {
+                0 => Limited::Memory,
+                1 => Limited::Processes,
+                _ => return None,
+            };
+            Report::OverLimit(Excess { of, measured: reader.u64()?, limit: reader.u64()? })
+        }
         b'X' => {
             let by_signal = reader.bool()?;
             let value = reader.i32()?;
@@ -294,6 +313,10 @@ mod tests {
             (0..16_u8).prop_map(|byte| Report::Ready(InForce::from_byte(byte))),
             any::<i32>().prop_map(|pid| Report::Started { pid }),
             any::<i32>().prop_map(|errno| Report::SpawnFailed { errno }),
+            (any::<bool>(), any::<u64>(), any::<u64>()).prop_map(|(memory, measured, limit)| {
+                let of = if memory { Limited::Memory } else { Limited::Processes };
+                Report::OverLimit(Excess { of, measured, limit })
+            }),
             (exit, usage, any::<bool>()).prop_map(|(exit, usage, left)| Report::Exited { exit, usage, left }),
             Just(Report::Clean),
         ]
@@ -337,7 +360,7 @@ mod tests {
         }
 
         #[test]
-        fn no_bytes_are_too_strange(bytes in prop::collection::vec(any::<u8>(), 0..256), kind in "[JTKWRSFXC]") {
+        fn no_bytes_are_too_strange(bytes in prop::collection::vec(any::<u8>(), 0..256), kind in "[JTKWRSFLXC]") {
             let _ = decode_request(&bytes);
             let _ = decode_report(&bytes);
             let mut known = bytes;

@@ -5,6 +5,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
 use super::isolation::{Flavour, InForce, Isolation, Level, RunAs};
+use super::limits::Limits;
 
 /// How one slot confines itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -19,6 +20,7 @@ pub(super) struct Settings {
     pub(super) files: Option<SlotFiles>,
     pub(super) run_as: Option<RunAs>,
     pub(super) deny_network: bool,
+    pub(super) limits: Limits,
 }
 
 /// What is open and closed to one slot.
@@ -46,6 +48,7 @@ impl Settings {
             run_as: isolation.run_as,
             // What confines a skill itself may not take a filter without no_new_privs, and has its own ways.
             deny_network: isolation.deny_network && flavour != Flavour::SelfConfined,
+            limits: Limits::default(),
         }
     }
 
@@ -77,6 +80,7 @@ impl Settings {
         if self.deny_network {
             put("deny-network", "".as_ref());
         }
+        put("limits", self.limits.to_argument().as_ref());
         arguments
     }
 
@@ -91,6 +95,7 @@ impl Settings {
             files: None,
             run_as: None,
             deny_network: false,
+            limits: Limits::default(),
         };
         for argument in arguments {
             settings.take(&argument).ok_or(argument)?;
@@ -118,6 +123,7 @@ impl Settings {
             "writable" => self.files().writable.get_or_insert_default().push(path()),
             "run-as" => self.run_as = Some(text?.parse().ok()?),
             "deny-network" => self.deny_network = true,
+            "limits" => self.limits = Limits::from_argument(text?)?,
             _ => return None,
         }
         Some(())
@@ -154,6 +160,7 @@ mod tests {
                 files,
                 run_as,
                 deny_network,
+                limits: Limits::default(),
             })
     }
 

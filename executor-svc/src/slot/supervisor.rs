@@ -1,4 +1,4 @@
-//! The slot process: single-threaded, with an empty environment, kept from run to run. It starts one skill at a time for
+//! The slot process: small, with an empty environment, kept from run to run. It starts one skill at a time for
 //! the executor at the other end of its socket, says how it ended, and ends what it left behind. It reads no pipe, knows
 //! no deadline, and outlives the executor by no more than the time that ending the tree takes.
 
@@ -7,7 +7,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, ExitCode};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 use rustix::net::{SocketType, sockopt};
@@ -20,6 +20,7 @@ use wait4::Wait4;
 use super::inherited::Inherited;
 use super::link::{Closed, Link};
 use super::protocol::{self, MAX_MESSAGE, NO_JOB, Order, Report, Request};
+use super::sentry::Sentry;
 use super::settings::Settings;
 use super::{Exit, Usage, confine, spawn, tree};
 
@@ -50,9 +51,13 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
     }
 }
 
+/// How often a run's adopted children are looked at; those that ended would stay zombies for as long as it goes on.
+const TICK: Duration = Duration::from_millis(200);
+
 struct Supervisor {
     link: Link,
     tree: Tree,
+    sentry: Sentry,
     /// What every skill is to inherit.
     inherited: Inherited,
     /// Where jobs are read to; only pages that a long one needs are ever touched.
@@ -62,6 +67,7 @@ struct Supervisor {
 impl Supervisor {
     fn start(settings: &Settings) -> io::Result<Self> {
         let socket = confine::settle()?;
+        settings.limits.apply()?;
         let in_force = confine::apply(settings)?;
         let scoped = in_force.signals;
         if !scoped {
@@ -69,7 +75,9 @@ impl Supervisor {
         }
         let mut link = Link::new(socket);
         link.report(NO_JOB, Report::Ready(in_force));
-        Ok(Self { link, tree: Tree { scoped }, inherited: Inherited::now(), incoming: vec![0; MAX_MESSAGE] })
+        let tree = Tree { scoped };
+        let sentry = Sentry::start(settings.limits, tree)?;
+        Ok(Self { link, tree, sentry, inherited: Inherited::now(), incoming: vec![0; MAX_MESSAGE] })
     }
 
     fn serve(&mut self) {
@@ -82,7 +90,11 @@ impl Supervisor {
                 self.link.report(number, Report::SpawnFailed { errno: Errno::BADF.raw_os_error() });
                 continue;
             };
+            self.sentry.begin();
             let started = spawn::skill(&start, stdio).and_then(Leader::new);
+            if started.is_err() {
+                self.sentry.end();
+            }
             let closed = match started {
                 Ok(leader) => self.attend(number, leader),
                 // It was started, or could not be, in a slot that is not what it was: nobody can say what it did.
@@ -98,6 +110,7 @@ impl Supervisor {
                 break;
             }
         }
+        self.sentry.end();
         self.tree.end();
     }
 
@@ -105,11 +118,11 @@ impl Supervisor {
     fn attend(&mut self, number: u64, mut leader: Leader) -> Result<(), Closed> {
         self.link.report(number, Report::Started { pid: leader.pid.as_raw_nonzero().get() });
         loop {
-            let (exited, spoken) = self.link.wait(Some(&leader.pidfd))?;
+            let (exited, spoken) = self.link.wait(Some(&leader.pidfd), TICK)?;
             if spoken {
                 match self.link.order(number)? {
                     Some(Order::Terminate) => self.tree.terminate(),
-                    Some(Order::Kill) => self.tree.signal(Signal::KILL),
+                    Some(Order::Kill) => self.tree.kill(),
                     // Too early: the executor has not been told of an exit.
                     Some(Order::Sweep) | None => {}
                 }
@@ -118,26 +131,43 @@ impl Supervisor {
                 break;
             }
             if !spoken {
+                let _quiet = self.sentry.quiet();
                 reap_adopted(leader.pid);
             }
+            self.tell_excess(number);
         }
-        let (exit, usage) = leader.reap();
-        // A slot that its skill has changed is not clean either, and never will be.
-        let left = reap_ended() || Inherited::now() != self.inherited;
+        self.tell_excess(number);
+        let (exit, usage, left) = {
+            let _quiet = self.sentry.quiet();
+            let (exit, usage) = leader.reap();
+            // A slot that its skill has changed is not clean either, and never will be.
+            (exit, usage, reap_ended() || Inherited::now() != self.inherited)
+        };
+        if !left {
+            self.sentry.end();
+        }
         self.link.report(number, Report::Exited { exit, usage, left });
         if left { self.await_sweep(number) } else { Ok(()) }
     }
 
+    fn tell_excess(&mut self, number: u64) {
+        if let Some(excess) = self.sentry.excess() {
+            self.link.report(number, Report::OverLimit(excess));
+        }
+    }
+
     fn await_sweep(&mut self, number: u64) -> Result<(), Closed> {
         loop {
-            let (_, spoken) = self.link.wait(None)?;
+            let (_, spoken) = self.link.wait(None, TICK)?;
             if !spoken {
+                let _quiet = self.sentry.quiet();
                 reap_ended();
                 continue;
             }
             match self.link.order(number)? {
                 Some(Order::Terminate) => self.tree.terminate(),
                 Some(Order::Kill | Order::Sweep) => {
+                    self.sentry.end();
                     self.tree.end();
                     if Inherited::now() != self.inherited {
                         // Another takes its place: limits that were lowered cannot be raised.
@@ -196,7 +226,8 @@ impl Leader {
 }
 
 /// Everything below this slot.
-struct Tree {
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Tree {
     /// A signal to every process reaches the tree and nobody else.
     scoped: bool,
 }
@@ -215,6 +246,29 @@ impl Tree {
             let _ = kill_process_group(Pid::INIT, signal);
         } else {
             tree::signal(&tree::children().unwrap_or_default(), signal);
+        }
+    }
+
+    /// Has nothing in it run, where that can be had in one step.
+    pub(super) fn stop(&self) {
+        if self.scoped {
+            self.signal(Signal::STOP);
+        }
+    }
+
+    /// Undoes [`Self::stop`].
+    pub(super) fn go_on(&self) {
+        if self.scoped {
+            self.signal(Signal::CONT);
+        }
+    }
+
+    /// SIGKILL to all, once.
+    pub(super) fn kill(&self) {
+        if self.scoped {
+            self.signal(Signal::KILL);
+        } else {
+            tree::kill(|| tree::children().unwrap_or_default());
         }
     }
 

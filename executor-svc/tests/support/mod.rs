@@ -134,6 +134,7 @@ pub(crate) async fn finish(slot: &mut Slot, mut pipes: Pipes, input: &[u8]) -> O
                     outcome.events.push("spawn failed");
                     break;
                 }
+                SlotEvent::OverLimit(_) => outcome.events.push("over a limit"),
                 SlotEvent::Exited { exit, left, .. } => {
                     outcome.exit = Some(exit);
                     outcome.events.push(if left { "exited, left" } else { "exited" });

@@ -16,6 +16,7 @@ use tonic::transport::Server;
 
 use super::access::{Access, IdentifyLayer};
 use super::access_log::AccessLog;
+use super::explained::ExplainLayer;
 use super::readiness::Readiness;
 use super::tls::Connections;
 use crate::pb;
@@ -80,6 +81,7 @@ pub async fn serve(
     let connections = Connections::new(Incoming::new(listener), access.tls());
     let server = Server::builder()
         .layer(AccessLog)
+        .layer(ExplainLayer)
         .layer(IdentifyLayer::new(access))
         .http2_keepalive_interval(Some(KEEPALIVE))
         .http2_keepalive_timeout(Some(KEEPALIVE_TIMEOUT))
@@ -106,22 +108,6 @@ pub async fn serve(
     }
 }
 
-/// Resolves on SIGTERM or SIGINT.
-///
-/// # Errors
-/// The handlers cannot be set.
-pub fn stop_signal() -> io::Result<impl Future<Output = &'static str>> {
-    use tokio::signal::unix::{SignalKind, signal};
-    let mut terminate = signal(SignalKind::terminate())?;
-    let mut interrupt = signal(SignalKind::interrupt())?;
-    Ok(async move {
-        tokio::select! {
-            _ = terminate.recv() => "SIGTERM",
-            _ = interrupt.recv() => "SIGINT",
-        }
-    })
-}
-
 /// Whether only this host can reach it.
 #[must_use]
 pub fn is_loopback(address: &SocketAddr) -> bool {
@@ -132,11 +118,13 @@ pub fn is_loopback(address: &SocketAddr) -> bool {
 struct Incoming {
     listener: TcpListener,
     pause: Option<Pin<Box<Sleep>>>,
+    /// No connection was accepted since the last error.
+    failing: bool,
 }
 
 impl Incoming {
     fn new(listener: TcpListener) -> Self {
-        Self { listener, pause: None }
+        Self { listener, pause: None, failing: false }
     }
 }
 
@@ -151,6 +139,9 @@ impl Stream for Incoming {
             }
             match std::task::ready!(self.listener.poll_accept(context)) {
                 Ok((stream, _)) => {
+                    if std::mem::take(&mut self.failing) {
+                        tracing::info!("connections are accepted again");
+                    }
                     if let Err(error) = stream.set_nodelay(true) {
                         tracing::debug!(%error, "a connection was gone before it was served");
                         continue;
@@ -159,7 +150,10 @@ impl Stream for Incoming {
                 }
                 Err(error) if is_of_one_connection(&error) => {}
                 Err(error) => {
-                    tracing::warn!(%error, pause = ?ACCEPT_PAUSE, "no connection can be accepted");
+                    // Once, however long it lasts: where descriptors are short, lines may be too.
+                    if !std::mem::replace(&mut self.failing, true) {
+                        tracing::warn!(%error, "no connection can be accepted; it is tried again until one can");
+                    }
                     self.pause = Some(Box::pin(tokio::time::sleep(ACCEPT_PAUSE)));
                 }
             }

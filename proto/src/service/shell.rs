@@ -6,9 +6,9 @@ use std::net::SocketAddr;
 use std::process::ExitCode;
 
 use tokio::net::TcpListener;
-use tracing::{error, info};
+use tracing::error;
 
-use crate::service::serve::stop_signal;
+use crate::service::signals::Stop;
 use crate::service::telemetry::{self, LogFormat};
 
 /// Exit code of a configuration that cannot be used, as in sysexits.h (EX_USAGE).
@@ -17,31 +17,28 @@ const BAD_CONFIGURATION: u8 = 64;
 const FAILURE: u8 = 1;
 
 /// Binds, and runs a service until SIGTERM or SIGINT.
-pub async fn serve<E, F>(
-    listen: SocketAddr,
-    run: impl FnOnce(TcpListener, std::pin::Pin<Box<dyn Future<Output = ()> + Send>>) -> F,
-) -> ExitCode
+pub async fn serve<E, F>(listen: SocketAddr, run: impl FnOnce(TcpListener, Stop) -> F) -> ExitCode
 where
     E: fmt::Display,
     F: Future<Output = Result<(), E>>,
 {
-    let signal = match stop_signal() {
-        Ok(signal) => signal,
+    let stop = match Stop::on_signals() {
+        Ok(stop) => stop,
         Err(error) => return failure(&error),
     };
     let listener = match TcpListener::bind(listen).await {
         Ok(listener) => listener,
         Err(error) => {
             error!(address = %listen, %error, "the address cannot be listened on: stop what holds it, or give another with --listen");
+            telemetry::flush();
             return ExitCode::from(FAILURE);
         }
     };
-    let stop = Box::pin(async move {
-        let signal = signal.await;
-        info!(signal, "stopping");
-    });
     match run(listener, stop).await {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(()) => {
+            telemetry::flush();
+            ExitCode::SUCCESS
+        }
         Err(error) => failure(&error),
     }
 }
@@ -52,6 +49,7 @@ pub fn bad_configuration(format: LogFormat, faults: &[impl fmt::Display]) -> Exi
     for fault in faults {
         error!("bad configuration: {fault}");
     }
+    telemetry::flush();
     ExitCode::from(BAD_CONFIGURATION)
 }
 
@@ -60,5 +58,6 @@ pub fn failure(error: &impl fmt::Display) -> ExitCode {
     // Unless logs were started already.
     telemetry::init(LogFormat::default(), telemetry::DEFAULT_FILTER);
     error!("{error}");
+    telemetry::flush();
     ExitCode::from(FAILURE)
 }

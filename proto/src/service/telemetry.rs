@@ -1,10 +1,14 @@
 //! Logs: one line an event on stderr, as text or as JSON, with the fields of the spans around it.
 
 use std::io::IsTerminal as _;
+use std::sync::OnceLock;
+use std::time::Duration;
 
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::filter::LevelFilter;
 use tracing_subscriber::fmt::format::FmtSpan;
+
+use super::log_queue::LogQueue;
 
 /// How log lines are written.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -48,11 +52,19 @@ pub fn init(format: LogFormat, text: &str) {
     {
         filter = filter.add_directive(quieter);
     }
+    let queue = QUEUE.get_or_init(|| {
+        let lost = match format {
+            LogFormat::Text => |lost| format!(" WARN {lost} log lines were dropped: stderr was not read\n"),
+            LogFormat::Json => |lost| {
+                let message = "log lines were dropped: stderr was not read";
+                format!("{}\n", serde_json::json!({"level": "WARN", "message": message, "dropped": lost}))
+            },
+        };
+        LogQueue::to(std::io::stderr(), lost)
+    });
     let builder = tracing_subscriber::fmt()
         .with_env_filter(filter)
-        .with_writer(std::io::stderr)
-        // A line that cannot be written, to a full disk or to a reader that left, is lost. To say so on the same stderr
-        // would be a panic.
+        .with_writer(queue.clone())
         .log_internal_errors(false)
         .with_span_events(FmtSpan::NONE)
         .with_ansi(std::io::stderr().is_terminal());
@@ -62,6 +74,16 @@ pub fn init(format: LogFormat, text: &str) {
     };
     if started.is_err() {
         tracing::debug!("logging was started already");
+    }
+}
+
+/// Lines on their way to stderr.
+static QUEUE: OnceLock<LogQueue> = OnceLock::new();
+
+/// Waits until what was logged is written, for a second at most: before the process ends.
+pub fn flush() {
+    if let Some(queue) = QUEUE.get() {
+        queue.flush(Duration::from_secs(1));
     }
 }
 

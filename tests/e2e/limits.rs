@@ -1,0 +1,267 @@
+//! What one run may use: memory, processes, open files, the length of a file. What takes more is ended, and says why; the
+//! executor serves others meanwhile, and nothing is left over.
+
+use std::time::{Duration, Instant};
+
+use rstest::rstest;
+use skillyard::pb::executor::v1::Outcome;
+use skillyard_tests::run::{Ended, ended, succeeded};
+use skillyard_tests::world::Builder;
+use skillyard_tests::{Skill, World, call, pack};
+
+/// Touches memory until it is ended.
+const GROWS: &str = r#"
+#include <stdlib.h>
+#include <string.h>
+int main(void) {
+    for (;;) memset(malloc(1 << 20), 1, 1 << 20);
+}
+"#;
+
+/// A family: each of eight children touches 20 MiB and stays.
+const FAMILY: &str = r#"
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+int main(void) {
+    for (int i = 0; i < 8; i++)
+        if (fork() == 0) {
+            setsid();
+            memset(malloc(20 << 20), 1, 20 << 20);
+            pause();
+        }
+    pause();
+}
+"#;
+
+/// 60 MiB, which eight children share with it for a while.
+const SHARES: &str = r#"
+#include <stdlib.h>
+#include <string.h>
+#include <stdio.h>
+#include <sys/wait.h>
+#include <unistd.h>
+int main(void) {
+    memset(malloc(60 << 20), 1, 60 << 20);
+    for (int i = 0; i < 8; i++)
+        if (fork() == 0) {
+            usleep(600000);
+            _exit(0);
+        }
+    while (wait(0) > 0) { }
+    puts("{}");
+}
+"#;
+
+/// Counts in memory that all share, and stops growing at 2,500: a host is to survive a failing test.
+const COUNTED: &str = r#"
+#define _GNU_SOURCE
+#include <signal.h>
+#include <stdio.h>
+#include <sys/mman.h>
+#include <unistd.h>
+static int *count;
+static void begin(void) {
+    count = mmap(0, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+}
+static pid_t grow(void) {
+    if (__sync_add_and_fetch(count, 1) > 2500) pause();
+    return fork();
+}
+"#;
+
+/// Forks as fast as it can.
+const BOMB: &str = "int main(void) { begin(); for (;;) grow(); }";
+
+/// The same, and each in a session of its own, deaf, its parent gone.
+const CHAINS: &str = "
+int main(void) {
+    begin();
+    signal(SIGTERM, SIG_IGN);
+    int i = 0;
+    while (i < 4 && grow() > 0) i++;
+    if (i == 4) pause();
+    for (;;) {
+        setsid();
+        if (grow() > 0 && grow() > 0) _exit(0);
+    }
+}";
+
+/// Leaves a bomb behind and is done.
+const LEAVES_BOMB: &str = r#"
+int main(void) {
+    begin();
+    if (grow() == 0) {
+        setsid();
+        for (;;) grow();
+    }
+    puts("{}");
+}
+"#;
+
+const THREADS: &str = r#"
+#include <pthread.h>
+#include <unistd.h>
+static void *stay(void *x) { pause(); return x; }
+int main(void) {
+    for (int i = 0; i < 100; i++) { pthread_t t; pthread_create(&t, 0, stay, 0); }
+    pause();
+}
+"#;
+
+/// Says how many files it can have open.
+const FILES: &str = r#"
+#include <fcntl.h>
+#include <stdio.h>
+int main(void) {
+    int last = 2;
+    for (int fd; (fd = open("/dev/null", O_RDONLY)) >= 0;) last = fd;
+    printf("%d", last + 1);
+}
+"#;
+
+/// Bombs go off one after the other.
+static ONE_BOMB: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
+/// Process ids of a world with a bomb.
+const PROCESS_IDS: u32 = 4000;
+
+/// The world, as it is started by whoever runs the tests, and, by root, as somebody else too.
+async fn world(builder: Builder, nobody: bool) -> Option<World> {
+    if !nobody {
+        return Some(builder.process_ids(PROCESS_IDS).start().await);
+    }
+    if !rustix::process::geteuid().is_root() {
+        return None;
+    }
+    match builder.as_nobody() {
+        Ok(builder) => Some(builder.process_ids(PROCESS_IDS).start().await),
+        Err(why) => {
+            eprintln!("not tried: {why}");
+            None
+        }
+    }
+}
+
+/// Runs one, and another skill all the while, which is not disturbed.
+async fn beside_others(world: &mut World, skill: &str) -> Ended {
+    let live = world.open(skill).await;
+    let attack = tokio::spawn(live.rest());
+    let began = Instant::now();
+    loop {
+        let beside = world.run("tiny").await;
+        // A bomb may keep the system from starting anything, for as long as it takes to end it.
+        if beside.finished.outcome() == Outcome::Succeeded {
+            assert_eq!(beside, succeeded(pack::TINY_RESULT));
+        }
+        assert!(began.elapsed() < skillyard_tests::PATIENCE, "it is not ended");
+        if attack.is_finished() {
+            break;
+        }
+    }
+    let seen = attack.await.unwrap();
+    assert_eq!(world.run("tiny").await, succeeded(pack::TINY_RESULT));
+    world.quiet(Duration::from_secs(5)).await;
+    assert!(!seen.finished.message.is_empty());
+    seen.ended()
+}
+
+#[rstest]
+#[tokio::test]
+async fn memory_is_the_whole_trees(#[values(false, true)] nobody: bool) {
+    let builder = World::builder()
+        .flag("--max-memory", "100MiB")
+        .slots(2, 8)
+        .skill(Skill::c("grows", GROWS))
+        .skill(Skill::c("family", FAMILY))
+        .skill(Skill::c("shares", SHARES))
+        .skill(Skill::script("at_once", "#!/usr/bin/python3\nx=bytearray(8<<30); print('{}')\n"))
+        .skill(Skill::tiny("tiny"));
+    let Some(mut world) = world(builder, nobody).await else { return };
+    for skill in ["grows", "family"] {
+        let mut expected = ended(Outcome::OutOfMemory).by("SIGKILL");
+        expected.reason = "MEMORY_LIMIT".to_owned();
+        assert_eq!(beside_others(&mut world, skill).await, expected, "{skill}");
+    }
+    let seen = world.run("family").await;
+    assert!(seen.finished.message.contains("may take 100 MiB"), "{}", seen.finished.message);
+    // What is shared is counted once.
+    assert_eq!(world.run("shares").await, succeeded("{}\n"));
+    // What nobody measured is not guessed: the system refused it, and the skill said so.
+    let seen = world.run("at_once").await;
+    assert_eq!(seen.finished.outcome(), Outcome::Failed);
+    assert!(seen.finished.message.contains("MemoryError"), "{}", seen.finished.message);
+}
+
+#[rstest]
+#[case::bomb("bomb", format!("{COUNTED}{BOMB}"))]
+#[case::chains("chains", format!("{COUNTED}{CHAINS}"))]
+#[case::threads("threads", THREADS.to_owned())]
+#[tokio::test]
+async fn a_bomb_is_ended(#[case] name: &str, #[case] source: String, #[values(false, true)] nobody: bool) {
+    let _one = ONE_BOMB.lock().await;
+    let builder = World::builder()
+        .flag("--max-processes", 64)
+        .slots(2, 8)
+        .skill(Skill::c(name, &source))
+        .skill(Skill::tiny("tiny"));
+    let Some(mut world) = world(builder, nobody).await else { return };
+    for _ in 0..2 {
+        let end = beside_others(&mut world, name).await;
+        assert_eq!((end.outcome, end.reason.as_str()), (Outcome::Failed, "PROCESS_LIMIT"), "{end:?}");
+    }
+}
+
+#[rstest]
+#[tokio::test]
+async fn a_bomb_left_behind_ends_with_its_run(#[values(false, true)] nobody: bool) {
+    let _one = ONE_BOMB.lock().await;
+    let builder = World::builder()
+        .flag("--max-processes", 64)
+        .slots(2, 8)
+        .skill(Skill::c("leaves", &format!("{COUNTED}{LEAVES_BOMB}")))
+        .skill(Skill::tiny("tiny"));
+    let Some(mut world) = world(builder, nobody).await else { return };
+    assert_eq!(world.run("leaves").await, succeeded("{}\n"));
+    world.quiet(Duration::from_secs(5)).await;
+    assert_eq!(world.run("tiny").await, succeeded(pack::TINY_RESULT));
+}
+
+#[rstest]
+#[tokio::test]
+async fn what_the_kernel_limits(#[values(false, true)] nobody: bool) {
+    let skills = |builder: Builder| {
+        builder
+            .skill(Skill::c("files", FILES))
+            .skill(Skill::sh("core", "ulimit -c; ulimit -H -c >&2"))
+            .skill(Skill::sh("soft", "ulimit -n"))
+            .skill(Skill::sh("hard", "ulimit -H -n"))
+    };
+    let builder = skills(World::builder()).flag("--max-open-files", 100);
+    let Some(mut limited) = world(builder, nobody).await else { return };
+    assert_eq!(limited.run("files").await, succeeded("100"));
+    for skill in ["soft", "hard"] {
+        assert_eq!(limited.run(skill).await, succeeded("100\n"));
+    }
+    assert_eq!(limited.run("core").await, succeeded("0\n").stderr("0\n"));
+    // Without the flag a skill starts with what the executor was started with, which has made more of it for itself.
+    let Some(mut free) = world(skills(World::builder()).soft_open_files(200), nobody).await else { return };
+    assert_eq!(free.run("soft").await, succeeded("200\n"));
+    let hard: u64 = free.run("hard").await.result.trim().parse().unwrap();
+    assert!(hard > 200, "{hard}");
+    let server = free.executor_server().pid();
+    let executor = skillyard_tests::process::descendants(server).first().map_or(server, |one| one.pid);
+    let own = std::fs::read_to_string(format!("/proc/{executor}/limits")).unwrap();
+    let line = own.lines().find(|line| line.starts_with("Max open files")).unwrap();
+    assert_eq!(line.split_ascii_whitespace().nth(3).unwrap(), hard.to_string(), "{line}");
+}
+
+#[tokio::test]
+async fn a_long_run_within_its_limits_is_left_alone() {
+    let mut world = World::builder()
+        .flag("--max-memory", "100MiB")
+        .flag("--max-processes", 10)
+        .skill(Skill::sh("works", "for i in $(seq 12); do sleep 0.1; done; echo '{}'"))
+        .start()
+        .await;
+    assert_eq!(world.run(call("works")).await, succeeded("{}\n"));
+}
