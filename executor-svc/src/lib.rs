@@ -17,6 +17,7 @@ mod approvals;
 pub mod client;
 pub mod config;
 pub mod grpc;
+pub mod isolation;
 pub mod mirror;
 pub mod registry;
 pub mod run;

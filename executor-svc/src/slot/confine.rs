@@ -18,9 +18,9 @@ use rustix::stdio::dup2_stdin;
 use rustix::thread::{set_name, set_no_new_privs, set_thread_groups, set_thread_res_gid, set_thread_res_uid};
 
 use super::files::{self, Support};
-use super::isolation::{InForce, Level, RunAs};
 use super::settings::{Settings, SlotFiles};
 use super::syscalls;
+use crate::isolation::{InForce, Level, RunAs};
 
 /// The steps that every slot takes. Descriptor 0, its socket, is moved out of the way and returned.
 pub(super) fn settle() -> io::Result<OwnedFd> {

@@ -6,7 +6,6 @@ mod confine;
 mod files;
 mod handle;
 mod inherited;
-mod isolation;
 mod link;
 mod pool;
 mod protocol;
@@ -24,8 +23,8 @@ use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::time::Duration;
 
+pub use crate::isolation::{Files, Flavour, InForce, Isolation, Level, RunAs};
 pub use handle::Slot;
-pub use isolation::{Files, Flavour, InForce, Isolation, Level, RunAs};
 pub use pool::{Pool, PoolOptions, SlotError};
 pub use scratch::SlotScratch;
 

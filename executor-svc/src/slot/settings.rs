@@ -4,7 +4,7 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
-use super::isolation::{Flavour, InForce, Isolation, Level, RunAs};
+use crate::isolation::{Flavour, InForce, Isolation, Level, RunAs};
 
 /// How one slot confines itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
