@@ -8,6 +8,7 @@ mod catalog;
 mod client;
 mod ending;
 mod hostile;
+mod hostile_skills;
 mod layers;
 mod leaks;
 mod output;
