@@ -22,7 +22,7 @@ const MAX_QUEUE: usize = 1_000_000;
 use self::isolation::IsolationFlags;
 use crate::client::RunArgs;
 use crate::limit_flags::{LimitFlags, RunLimits};
-use crate::slot::Isolation;
+use crate::isolation::Isolation;
 
 /// Runs skills for agents: a worker that mirrors a registry
 #[derive(Debug, Parser)]

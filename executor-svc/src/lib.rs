@@ -20,6 +20,7 @@ pub mod grpc;
 pub mod host;
 pub mod limit_flags;
 mod metrics;
+pub mod isolation;
 pub mod mirror;
 pub mod registry;
 pub mod run;

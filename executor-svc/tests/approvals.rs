@@ -229,6 +229,8 @@ impl World {
         Command::new(env!("CARGO_BIN_EXE_executor-svc"))
             .args(["--listen", "127.0.0.1:0", "--name", "e1", "--log-format", "json"])
             .args(["--registry", &format!("http://{}", self.address)])
+            // Safe skills leave lines behind, too.
+            .args(["--isolation-at-most", "seccomp"])
             .arg("--state-dir")
             .arg(self.path("state"))
             .arg("--tokens-file")

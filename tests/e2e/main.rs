@@ -11,6 +11,7 @@ mod certificates;
 mod client;
 mod ending;
 mod hostile;
+mod hostile_skills;
 mod layers;
 mod leaks;
 mod limits;

@@ -4,11 +4,18 @@ use std::time::Duration;
 
 use serde_json::json;
 use skillyard_tests::run::{failed, succeeded};
+use skillyard_tests::world::Builder;
 use skillyard_tests::{AgentFile, Call, Skill, World, call, pack};
 use tonic::Code;
 
+/// A world whose skills leave lines behind.
+fn counting() -> Builder {
+    // A safe skill may not write there otherwise.
+    World::builder().flag("--isolation-at-most", "seccomp")
+}
+
 /// Leaves a line behind for every time that it ran.
-fn counted(world: &skillyard_tests::world::Builder) -> Skill {
+fn counted(world: &Builder) -> Skill {
     let script = format!("echo run >> {}; cat; sleep 0.5; echo end >&2", world.path("effects").display());
     Skill::sh("counted", &script)
 }
@@ -19,7 +26,7 @@ fn effects(world: &World) -> usize {
 
 #[tokio::test]
 async fn the_same_call_is_the_same_run_live_and_finished() {
-    let builder = World::builder();
+    let builder = counting();
     let skill = counted(&builder);
     let mut world = builder.skill(skill).start().await;
     let the_call = || call("counted").args(r#"{"a":1}"#).run_id("order-66").label("turn", "7");
@@ -40,7 +47,7 @@ async fn the_same_call_is_the_same_run_live_and_finished() {
 
 #[tokio::test]
 async fn a_hundred_at_once_are_one_run() {
-    let builder = World::builder().slots(4, 200);
+    let builder = counting().slots(4, 200);
     let skill = counted(&builder);
     let mut world = builder.skill(skill).start().await;
     let mut tasks = tokio::task::JoinSet::new();
@@ -58,7 +65,7 @@ async fn a_hundred_at_once_are_one_run() {
 
 #[tokio::test]
 async fn one_of_two_callers_may_leave() {
-    let builder = World::builder();
+    let builder = counting();
     let skill = counted(&builder);
     let mut world = builder.skill(skill).start().await;
     let mut first = world.open(call("counted").run_id("shared")).await;
@@ -99,7 +106,7 @@ async fn another_request_may_not_have_the_same_id() {
 
 #[tokio::test]
 async fn a_failure_is_not_run_again_either() {
-    let builder = World::builder();
+    let builder = counting();
     let script = format!("echo run >> {}; exit 7", builder.path("effects").display());
     let mut world = builder.skill(Skill::sh("fails", &script)).start().await;
     for _ in 0..3 {
@@ -121,7 +128,7 @@ async fn a_refused_call_uses_no_id_up() {
 
 #[tokio::test]
 async fn an_id_whose_events_are_gone_is_not_run_again() {
-    let builder = World::builder().flag("--keep-finished", "0s");
+    let builder = counting().flag("--keep-finished", "0s");
     let skill = counted(&builder);
     let mut world = builder.skill(skill).start().await;
     let the_call = || call("counted").run_id("old");

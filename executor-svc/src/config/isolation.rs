@@ -6,7 +6,7 @@ use clap::Args;
 use clap::builder::FalseyValueParser;
 use skillyard::SkillName;
 
-use crate::slot::{Files, Isolation, Level, RunAs};
+use crate::isolation::{Files, Isolation, Level, RunAs};
 
 /// What skills are confined by, as it was written.
 #[derive(Args, Clone, Debug)]

@@ -3,7 +3,7 @@
 
 use std::io;
 
-use super::isolation::{Flavour, InForce, Isolation, Level};
+use crate::isolation::{Flavour, InForce, Isolation, Level};
 
 /// By flavour.
 #[derive(Clone, Copy, Debug, Default)]

@@ -18,9 +18,9 @@ use rustix::stdio::dup2_stdin;
 use rustix::thread::{set_name, set_no_new_privs, set_thread_groups, set_thread_res_gid, set_thread_res_uid};
 
 use super::files::{self, Support};
-use super::isolation::{InForce, Level, RunAs};
 use super::settings::{Settings, SlotFiles};
 use super::syscalls;
+use crate::isolation::{InForce, Level, RunAs};
 
 /// The steps that every slot takes. Descriptor 0, its socket, is moved out of the way and returned.
 pub(super) fn settle() -> io::Result<OwnedFd> {
@@ -84,10 +84,13 @@ pub(super) fn apply(settings: &Settings) -> io::Result<InForce> {
     }
     syscalls::install(&filters)?;
     in_force.seccomp = !filters.is_empty();
-    if let Some(SlotFiles { readable, .. }) = &settings.files {
-        read_dir(readable).map(drop).map_err(|error| {
-            said(error, format!("packages in {} cannot be read by the user that skills run as", readable.display()))
-        })?;
+    if let Some(SlotFiles { readable, .. }) = &settings.files
+        && let Err(error) = read_dir(readable)
+        // Somebody removed it: the next package makes it anew, and other slots are granted that.
+        && error.kind() != io::ErrorKind::NotFound
+    {
+        let what = format!("packages in {} cannot be read by the user that skills run as", readable.display());
+        return Err(said(error, what));
     }
     if in_force.and(settings.at_least) != settings.at_least {
         let (has, needs) = (in_force.names().join(", "), settings.at_least.names().join(", "));

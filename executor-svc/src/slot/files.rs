@@ -13,8 +13,8 @@ use landlock::{
 use rustix::fs::{CWD, FileType, Mode, OFlags, fstat, openat};
 use rustix::io::Errno;
 
-use super::isolation::Flavour;
 use super::settings::SlotFiles;
+use crate::isolation::Flavour;
 
 /// What the kernel can do.
 #[derive(Clone, Copy, Debug)]

@@ -6,7 +6,6 @@ mod confine;
 mod files;
 mod handle;
 mod inherited;
-mod isolation;
 mod limits;
 mod link;
 mod pool;
@@ -27,8 +26,8 @@ use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::time::Duration;
 
+pub use crate::isolation::{Files, Flavour, InForce, Isolation, Level, RunAs};
 pub use handle::Slot;
-pub use isolation::{Files, Flavour, InForce, Isolation, Level, RunAs};
 pub use limits::{LEAST_OPEN_FILES, Limits};
 pub use pool::{Pool, PoolOptions, SlotError};
 pub use scratch::SlotScratch;

@@ -18,13 +18,13 @@ use tokio::runtime::Handle;
 
 use super::announced::Announced;
 use super::handle::Slot;
-use super::isolation::{Files, Flavour, Isolation};
 use super::limits::Limits;
 use super::reaper::{Reaper, Ward};
 use super::scratch::SlotScratch;
 use super::settings::{Settings, SlotFiles};
 use super::way::Way;
 use super::worker::{Nature, Worker};
+use crate::isolation::{Files, Flavour, Isolation};
 
 /// How a pool starts its slots.
 #[derive(Clone, Debug)]
@@ -122,7 +122,10 @@ impl Pool {
             // Whoever skills run as goes through it to the directory of their slot, and lists nothing.
             fs::set_permissions(&scratch, Permissions::from_mode(0o711))?;
         }
-        let way = Mutex::new(Way::to(&closed(&options.isolation)));
+        let way = Mutex::new(Way::to(
+            &closed(&options.isolation),
+            options.isolation.files.as_ref().map(|files| files.state.join(STORE)),
+        ));
         let (announced, state) = (Announced::default(), Mutex::default());
         let mut shared = Shared { options, reaper, pool, announced, way, last_scratch: AtomicU64::new(0), state };
         let safe = shared.probe(Flavour::Safe)?;
@@ -290,8 +293,15 @@ impl Shared {
     fn nature(&self, flavour: Flavour) -> Result<Nature, SlotError> {
         let isolation = &self.options.isolation;
         let make = |files: &Files| {
-            let number = self.last_scratch.fetch_add(1, Ordering::Relaxed) + 1;
-            SlotScratch::make(files.state.join(SCRATCH).join(number.to_string()), isolation.run_as).map(Arc::new)
+            loop {
+                let number = self.last_scratch.fetch_add(1, Ordering::Relaxed) + 1;
+                let path = files.state.join(SCRATCH).join(number.to_string());
+                match SlotScratch::make(path, isolation.run_as) {
+                    // Of an executor that was killed.
+                    Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+                    made => return made.map(Arc::new),
+                }
+            }
         };
         let scratch = isolation.files.as_ref().map(make).transpose().map_err(SlotError::Scratch)?;
         let edition = self.way.lock().unwrap_or_else(PoisonError::into_inner).edition();

@@ -6,8 +6,8 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::time::Duration;
 
-use super::isolation::InForce;
 use super::{Excess, Exit, Job, Limited, SlotEvent, Usage};
+use crate::isolation::InForce;
 
 /// The longest message, in bytes. A SEQPACKET socket takes about 200 KiB by default.
 pub(super) const MAX_MESSAGE: usize = 192 * 1024;

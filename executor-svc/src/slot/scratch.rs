@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{Gid, Mode, Uid, chown, mkdir};
 
-use super::isolation::RunAs;
+use crate::isolation::RunAs;
 
 /// A directory of a slot. No other slot may read it or write it, where files are confined.
 #[derive(Debug)]

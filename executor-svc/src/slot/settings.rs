@@ -4,8 +4,8 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
-use super::isolation::{Flavour, InForce, Isolation, Level, RunAs};
 use super::limits::Limits;
+use crate::isolation::{Flavour, InForce, Isolation, Level, RunAs};
 
 /// How one slot confines itself.
 #[derive(Clone, Debug, PartialEq, Eq)]

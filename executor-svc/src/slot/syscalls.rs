@@ -10,7 +10,7 @@ use seccompiler::{
     BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter, SeccompRule, TargetArch,
 };
 
-use super::isolation::Flavour;
+use crate::isolation::Flavour;
 
 /// Whether filters can be had on this kernel and architecture.
 pub(super) fn supported() -> bool {

@@ -15,20 +15,27 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub(super) struct Way {
     seen: BTreeMap<PathBuf, Option<Stamp>>,
+    /// A directory that was granted, and which one it was: made anew, it is closed to those who were granted the old one.
+    granted: Option<(PathBuf, Option<(u64, u64)>)>,
     looked: Instant,
     /// Counts the changes.
     edition: u64,
 }
 
 impl Way {
-    pub(super) fn to(closed: &[PathBuf]) -> Self {
+    pub(super) fn to(closed: &[PathBuf], granted: Option<PathBuf>) -> Self {
         let directories = closed.iter().flat_map(|path| path.ancestors().skip(1));
         let seen = directories.map(|path| (path.to_owned(), Stamp::of(path))).collect();
-        Self { seen, looked: Instant::now(), edition: 0 }
+        let granted = granted.map(|path| (path.clone(), Stamp::of(&path).map(|stamp| stamp.inode)));
+        Self { seen, granted, looked: Instant::now(), edition: 0 }
     }
 
     /// The edition that a slot has which starts now, or that one must have to be used now.
     pub(super) fn edition(&mut self) -> u64 {
+        if let Some((path, before)) = &mut self.granted {
+            let now = Stamp::of(path).map(|stamp| stamp.inode);
+            self.edition += u64::from(std::mem::replace(before, now) != now);
+        }
         if self.looked.elapsed() >= LOOK_EVERY {
             self.looked = Instant::now();
             let mut changed = false;

@@ -16,12 +16,12 @@ use rustix::net::{
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
-use super::isolation::{Flavour, InForce};
 use super::protocol::{self, MAX_MESSAGE, MAX_SHORT, NO_JOB, Order, Report};
 use super::reaper::{Reaper, Ward};
 use super::scratch::SlotScratch;
 use super::settings::Settings;
 use super::{Job, SlotEvent, Stdio, spawn};
+use crate::isolation::{Flavour, InForce};
 
 /// What a slot was started as.
 #[derive(Clone, Debug)]

@@ -1,5 +1,5 @@
 //! What slots are confined by: the levels, the kinds of slots, what the operator chose, and what is in force. Values
-//! alone; a slot applies them to itself in `confine.rs`.
+//! alone; a slot applies them to itself in `slot/confine.rs`.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -193,12 +193,12 @@ impl InForce {
         named.into_iter().filter(|(has, _)| *has).map(|(_, name)| name.to_owned()).collect()
     }
 
-    pub(super) fn to_byte(self) -> u8 {
+    pub(crate) fn to_byte(self) -> u8 {
         let bits = [self.no_new_privs, self.seccomp, self.files, self.signals];
         bits.into_iter().enumerate().map(|(at, has)| u8::from(has) << at).sum()
     }
 
-    pub(super) fn from_byte(byte: u8) -> Self {
+    pub(crate) fn from_byte(byte: u8) -> Self {
         let bit = |at: u8| byte & (1 << at) != 0;
         Self { no_new_privs: bit(0), seccomp: bit(1), files: bit(2), signals: bit(3) }
     }
