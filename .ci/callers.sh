@@ -70,3 +70,12 @@ expect "an approver sees the arguments and signs" 'APPROVED' \
 expect "an approved run is made" '"deleted"' "${clean[@]}"
 [[ ! -e $junk/old && -e $junk/new ]] || { echo "callers: the approved run did not do what it was for" >&2; exit 1; }
 expect "and made once" 'APPROVAL_INVALID' "${clean[@]}"
+
+# One turn of a model: roster, playbook, resource, a safe run, a call that it mends, and two that somebody signs.
+exports=$(mktemp -d)
+trap 'rm -rf -- "$junk" "$exports"' EXIT
+touch -d '60 days ago' "$exports/orders-2019.csv" && touch "$exports/orders-2020.csv"
+expect "a scripted model goes through a turn" 'signed by alice.*signed by alice.*model: One export is deleted' \
+    python3 tests/orchestrator/orchestrator.py tests/orchestrator/turn.json "directory=$exports" \
+    --notify "registry-svc approvals approve --token-file $access/alice.token"
+[[ ! -e $exports/orders-2019.csv && -e $exports/orders-2020.csv ]] || { echo "callers: the turn did not do what it said" >&2; exit 1; }
