@@ -22,29 +22,31 @@ use crate::slot::Exit;
 const HEARTBEAT: Duration = Duration::from_secs(15);
 /// What a caller reads: the events of its run, and a heartbeat when there are none.
 #[derive(Debug)]
-pub struct RunStream {
+pub struct RunStream<M> {
     reader: Reader,
+    /// Makes an event the message of the call that reads.
+    wrap: fn(pb::RunEvent) -> M,
     /// Every event of the run is told with these.
     accepted: pb::Accepted,
     heartbeat: Option<Pin<Box<Sleep>>>,
 }
 
-impl RunStream {
-    /// The events of a run, from the first that is kept.
-    pub(super) fn new(run: &Run, reader: Reader, executor: &str, endpoint: &str) -> Self {
+impl<M> RunStream<M> {
+    /// The events of a run, from where the reader stands.
+    pub(super) fn new(run: &Run, reader: Reader, endpoint: &str, wrap: fn(pb::RunEvent) -> M) -> Self {
         let accepted = pb::Accepted {
             run_id: run.call.id.to_string(),
-            executor: executor.to_owned(),
+            executor: run.call.executor.to_string(),
             endpoint: endpoint.to_owned(),
             digest: run.call.digest.to_string(),
             queue_position: 0,
         };
-        Self { reader, accepted, heartbeat: None }
+        Self { reader, wrap, accepted, heartbeat: None }
     }
 }
 
-impl Stream for RunStream {
-    type Item = Result<pb::RunSkillResponse, Status>;
+impl<M> Stream for RunStream<M> {
+    type Item = Result<M, Status>;
 
     fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         match Pin::new(&mut self.reader).poll_next(context) {
@@ -53,7 +55,7 @@ impl Stream for RunStream {
                 if let Some(heartbeat) = &mut self.heartbeat {
                     heartbeat.as_mut().reset(tokio::time::Instant::now() + HEARTBEAT);
                 }
-                Poll::Ready(Some(event_to_wire(stamped, &self.accepted)))
+                Poll::Ready(Some(event_to_wire(stamped, &self.accepted).map(self.wrap)))
             }
             Poll::Pending => {
                 let heartbeat = self.heartbeat.get_or_insert_with(|| Box::pin(sleep(HEARTBEAT)));
@@ -61,17 +63,18 @@ impl Stream for RunStream {
                 heartbeat.as_mut().reset(tokio::time::Instant::now() + HEARTBEAT);
                 // Polled once more, so that the task is woken for the next one.
                 let _ = heartbeat.as_mut().poll(context);
-                Poll::Ready(Some(Ok(event(0, SystemTime::now(), pb::run_event::Event::Heartbeat(pb::Heartbeat {})))))
+                let beat = event(0, SystemTime::now(), pb::run_event::Event::Heartbeat(pb::Heartbeat {}));
+                Poll::Ready(Some(Ok((self.wrap)(beat))))
             }
         }
     }
 }
 
-fn event(seq: u64, time: SystemTime, event: pb::run_event::Event) -> pb::RunSkillResponse {
-    pb::RunSkillResponse { event: Some(pb::RunEvent { seq, time: Some(time.into()), event: Some(event) }) }
+fn event(seq: u64, time: SystemTime, event: pb::run_event::Event) -> pb::RunEvent {
+    pb::RunEvent { seq, time: Some(time.into()), event: Some(event) }
 }
 
-fn event_to_wire(stamped: Stamped, accepted: &pb::Accepted) -> Result<pb::RunSkillResponse, Status> {
+fn event_to_wire(stamped: Stamped, accepted: &pb::Accepted) -> Result<pb::RunEvent, Status> {
     use pb::run_event::Event as Pb;
     let message = match stamped.event {
         Event::Accepted { queue_position } => Pb::Accepted(pb::Accepted { queue_position, ..accepted.clone() }),

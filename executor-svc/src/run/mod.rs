@@ -4,6 +4,7 @@ pub mod admission;
 pub mod approval;
 pub mod call;
 pub mod diary;
+pub mod dropped;
 pub mod environment;
 pub mod event;
 pub mod events;

@@ -18,9 +18,10 @@ pub struct Patience {
 }
 
 impl Patience {
-    /// Until the deadline, while somebody follows the run and nobody stops it.
+    /// Until the deadline, while somebody follows the run and nobody stops it; a detached run, until somebody stops it.
     #[must_use]
     pub fn new(run: Arc<Run>, deadline: Option<Instant>) -> Self {
+        let deadline = deadline.filter(|_| !run.call.detached);
         Self { run, deadline, alone_since: None }
     }
 
@@ -31,6 +32,9 @@ impl Patience {
     pub fn check(&mut self, now: Instant) -> Result<(), Cause> {
         if let Some(cause) = self.run.stop_asked() {
             return Err(cause);
+        }
+        if self.run.call.detached {
+            return Ok(());
         }
         if self.deadline.is_some_and(|deadline| deadline <= now) {
             return Err(Cause::Deadline);

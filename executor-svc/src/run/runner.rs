@@ -25,12 +25,16 @@ use crate::run::fingerprint::Fingerprint;
 use crate::run::id::RunId;
 use crate::run::job::{Done, Job};
 use crate::run::journal::RunRecord;
-use crate::run::outcome::{Cause, Outcome};
+use crate::run::outcome::Cause;
 use crate::run::permit::permit;
 use crate::run::schema::{self, LARGE};
-use crate::run::table::{Run, RunTable, expired, reused};
+use crate::run::table::{Run, RunTable, expired};
 use crate::run::watch::GRACE;
 use crate::slot::Pool;
+
+mod lookup;
+
+pub use self::lookup::Filter;
 
 /// Large or costly arguments that are looked at at once.
 const CHECKS: usize = 4;
@@ -217,32 +221,6 @@ impl Runner {
         Ok((run, reader))
     }
 
-    /// Ends a run, and answers when it has ended.
-    ///
-    /// # Errors
-    /// UNKNOWN_RUN; CALLER_NOT_ALLOWED where another caller started it; or what a run was refused with that had been
-    /// accepted and was not started.
-    pub async fn cancel(&self, caller: &Caller, id: &str, why: String) -> Result<Arc<Run>, Refusal> {
-        let run = id.parse().ok().and_then(|id| self.inner.table.get(&id)).ok_or_else(|| {
-            let message = format!(
-                "unknown run {id:?}: it was not started on this executor, or it ended more than {:?} ago",
-                self.inner.limits.keep_finished
-            );
-            Refusal::new(Reason::UnknownRun, message)
-        })?;
-        if caller.identity() != run.call.caller && caller.allow(&[Role::Operator]).is_err() {
-            let message =
-                format!("run {} was started by another caller: it, or an operator, can cancel it", run.call.id);
-            return Err(Refusal::new(Reason::CallerNotAllowed, message).with("caller", caller.identity()));
-        }
-        if run.end().is_none() {
-            info!(run_id = %run.call.id, caller = caller.identity(), "cancel asked for");
-            run.stop(Cause::CancelRequested(why));
-            run.events.ended().await;
-        }
-        if run.end().is_some() { Ok(run) } else { Err(draining()) }
-    }
-
     /// Takes no more runs; lets those that hold a slot go on for `timeout` at most, then ends them, and returns when
     /// the last one has ended.
     pub async fn drain(&self, timeout: Duration) {
@@ -292,55 +270,6 @@ impl Runner {
     /// Waits for a turn to look at large or costly arguments.
     async fn turn(&self) -> Result<Turn, Refusal> {
         Arc::clone(&self.inner.checks).acquire_owned().await.map(Arc::new).map_err(|error| unchecked(&error))
-    }
-
-    fn find_same(&self, request: &RunRequest, fingerprint: &Digest) -> Result<Option<(Arc<Run>, Reader)>, Refusal> {
-        let Some(id) = &request.run_id else { return Ok(None) };
-        let Some(run) = self.inner.table.find_same(id, fingerprint)? else { return Ok(None) };
-        let reader = run.events.read().ok_or_else(|| expired(id, None))?;
-        Ok(Some((run, reader)))
-    }
-
-    /// The run of an earlier life of this executor, which is not run again.
-    async fn find_earlier(
-        &self,
-        request: &RunRequest,
-        fingerprint: &Digest,
-    ) -> Result<Option<(Arc<Run>, Reader)>, Refusal> {
-        let Some(id) = &request.run_id else { return Ok(None) };
-        let found = self.inner.gate.journal.find(id).await.map_err(|error| {
-            error!(%error, "a run could not be looked for in the journal");
-            let message = format!(
-                "whether run {id} was made before cannot be read from this executor's journal, so it is not started; the log has the cause"
-            );
-            Refusal::new(Reason::Internal, message)
-        })?;
-        // Without an end, it is a run of this life: the table has it.
-        let Some((entry, outcome)) = found.and_then(|entry| entry.outcome.map(|outcome| (entry, outcome))) else {
-            return Ok(None);
-        };
-        if entry.call.request != *fingerprint {
-            return Err(reused(id));
-        }
-        if outcome != Outcome::Lost {
-            return Err(expired(id, Some(outcome)));
-        }
-        // Asked twice at once, the first has put it into the table meanwhile.
-        if let Some(found) = self.find_same(request, fingerprint)? {
-            return Ok(Some(found));
-        }
-        let run = Run::of(Arc::clone(&entry.call));
-        let reader = run.events.read().ok_or_else(|| expired(id, None))?;
-        run.events.push(Event::Accepted { queue_position: 0 });
-        if let Some(at) = entry.started_at {
-            run.started(at);
-        }
-        let finished = Arc::new(entry.lost());
-        run.finished(SystemTime::now(), Arc::clone(&finished));
-        run.events.finish(None, Event::Finished(finished));
-        self.inner.table.insert(&run);
-        self.inner.table.ended(&run);
-        Ok(Some((run, reader)))
     }
 
     fn catalog(&self) -> Result<Arc<MirroredCatalog>, Refusal> {

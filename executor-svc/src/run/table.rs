@@ -13,7 +13,7 @@ use crate::run::id::RunId;
 use crate::run::outcome::{Cause, Finished, Outcome};
 use crate::run::unread::{self, Unread};
 
-/// Most ended runs whose ids callers chose, and most bytes of them: they may be asked for again.
+/// Most ended runs that will be asked for again, because callers chose their ids or went on without them, and most bytes.
 const MAX_NAMED: (usize, usize) = (100_000, 64 << 20);
 /// Most ended runs whose ids the executor chose, and most bytes of them.
 const MAX_UNNAMED: (usize, usize) = (4096, 16 << 20);
@@ -37,6 +37,17 @@ struct Progress {
     stop: Option<Cause>,
     started_at: Option<SystemTime>,
     end: Option<(SystemTime, Arc<Finished>)>,
+}
+
+/// What is remembered of an id whose run is gone.
+#[derive(Clone, Debug)]
+pub struct Used {
+    /// See [`Call::request`].
+    pub request: Digest,
+    /// See [`Call::caller`].
+    pub caller: String,
+    /// How the run ended.
+    pub outcome: Option<Outcome>,
 }
 
 /// Ended runs, oldest first, with what their events hold.
@@ -118,7 +129,7 @@ struct Inner {
     unnamed: Ended,
     /// Ids chosen by callers whose runs are gone, oldest first.
     used: VecDeque<RunId>,
-    used_requests: HashMap<RunId, (Digest, Option<Outcome>)>,
+    used_by: HashMap<RunId, Used>,
     unread: Unread,
 }
 
@@ -141,9 +152,9 @@ impl RunTable {
         let mut inner = self.lock();
         inner.expire(self.keep);
         let run = inner.runs.get(id).map(|run| (Arc::clone(run), run.call.request));
-        match (run, inner.used_requests.get(id)) {
+        match (run, inner.used_by.get(id)) {
             (Some((run, known)), _) if known == *request => Ok(Some(run)),
-            (None, Some((known, outcome))) if known == request => Err(expired(id, *outcome)),
+            (None, Some(used)) if used.request == *request => Err(expired(id, used.outcome)),
             (None, None) => Ok(None),
             _ => Err(reused(id)),
         }
@@ -160,6 +171,34 @@ impl RunTable {
         self.lock().runs.get(id).cloned()
     }
 
+    /// What is remembered of an id whose run is gone.
+    #[must_use]
+    pub fn used(&self, id: &RunId) -> Option<Used> {
+        self.lock().used_by.get(id).cloned()
+    }
+
+    /// The newest runs that match, newest first: of those before a place, if one is given, and at most so many.
+    #[must_use]
+    pub fn newest(
+        &self,
+        before: Option<(SystemTime, &str)>,
+        most: usize,
+        matches: impl Fn(&Run) -> bool,
+    ) -> Vec<Arc<Run>> {
+        fn place(run: &Run) -> (SystemTime, &str) {
+            (run.call.accepted_at, run.call.id.as_str())
+        }
+        let newest_first = |a: &Arc<Run>, b: &Arc<Run>| place(b).cmp(&place(a));
+        let wanted = |run: &&Arc<Run>| before.is_none_or(|before| place(run) < before) && matches(run);
+        let mut found: Vec<_> = self.lock().runs.values().filter(wanted).cloned().collect();
+        if found.len() > most {
+            found.select_nth_unstable_by(most, newest_first);
+            found.truncate(most);
+        }
+        found.sort_unstable_by(newest_first);
+        found
+    }
+
     /// Forgets a run that was never started, so that its id can be used again.
     pub fn remove(&self, run: &Run) {
         self.lock().runs.remove(&run.call.id);
@@ -168,7 +207,8 @@ impl RunTable {
     /// Notes that a run has ended.
     pub fn ended(&self, run: &Arc<Run>) {
         let mut inner = self.lock();
-        let ended = if run.call.named_by_caller { &mut inner.named } else { &mut inner.unnamed };
+        let asked_for = run.call.named_by_caller || run.call.detached;
+        let ended = if asked_for { &mut inner.named } else { &mut inner.unnamed };
         ended.push(run);
         if inner.unread.push(run) {
             inner.unread.bound(unread::MAX_BYTES, unread::STANDS_STILL);
@@ -198,12 +238,13 @@ impl Inner {
         while let Some(run) = self.named.pop(keep, MAX_NAMED) {
             self.runs.remove(&run.call.id);
             self.used.push_back(run.call.id.clone());
+            let (request, caller) = (run.call.request, run.call.caller.clone());
             let outcome = run.end().map(|(_, finished)| finished.outcome);
-            self.used_requests.insert(run.call.id.clone(), (run.call.request, outcome));
+            self.used_by.insert(run.call.id.clone(), Used { request, caller, outcome });
             if self.used.len() > MAX_USED_IDS
                 && let Some(oldest) = self.used.pop_front()
             {
-                self.used_requests.remove(&oldest);
+                self.used_by.remove(&oldest);
             }
         }
     }
@@ -306,6 +347,36 @@ mod tests {
             .collect();
         assert!(table.get(&runs[0].call.id).is_none(), "64 MiB of texts are held, and the runs besides");
         assert!(table.get(&runs[runs.len() - 1].call.id).is_some());
+    }
+
+    #[test]
+    fn the_newest_come_first_and_a_place_goes_on_from_there() {
+        let table = RunTable::new(Duration::from_secs(300));
+        let runs: Vec<_> = (0..10_u64)
+            .map(|i| {
+                let mut call = Call::for_tests(Some(&format!("run-{}", i % 3 + 10 * i)), b"1");
+                // Two each at one moment.
+                call.accepted_at = SystemTime::UNIX_EPOCH + Duration::from_secs(i / 2);
+                let run = Run::new(call);
+                table.insert(&run);
+                run
+            })
+            .collect();
+        let ids = |found: Vec<Arc<Run>>| found.iter().map(|run| run.call.id.to_string()).collect::<Vec<_>>();
+        let mut expected: Vec<_> = runs.iter().collect();
+        expected.sort_by_key(|run| std::cmp::Reverse((run.call.accepted_at, run.call.id.to_string())));
+        let all = ids(table.newest(None, 100, |_| true));
+        assert_eq!(all, expected.iter().map(|run| run.call.id.to_string()).collect::<Vec<_>>());
+        let (mut seen, mut before) = (Vec::new(), None::<Arc<Run>>);
+        loop {
+            let place = before.as_ref().map(|run| (run.call.accepted_at, run.call.id.as_str()));
+            let page = table.newest(place, 3, |_| true);
+            let Some(last) = page.last() else { break };
+            before = Some(Arc::clone(last));
+            seen.extend(ids(page));
+        }
+        assert_eq!(seen, all);
+        assert_eq!(ids(table.newest(None, 5, |run| run.call.id.as_str() == "run-0")), ["run-0"]);
     }
 
     #[test]

@@ -6,6 +6,7 @@ pub mod caller;
 mod callers;
 pub mod dial;
 pub mod error;
+pub mod page;
 pub mod rotated;
 pub mod serve;
 pub mod shell;
