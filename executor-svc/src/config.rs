@@ -19,7 +19,7 @@ const MIN_JOURNAL_BYTES: usize = 1 << 20;
 /// Most places in the queue.
 const MAX_QUEUE: usize = 1_000_000;
 
-use crate::client::RunArgs;
+use crate::client::{AttachArgs, CancelArgs, RunArgs, RunsArgs};
 
 /// Runs skills for agents: a worker that mirrors a registry
 #[derive(Debug, Parser)]
@@ -51,6 +51,12 @@ impl Cli {
 pub enum Command {
     /// Runs one skill on an executor: its result on stdout, its log lines and progress on stderr
     Run(RunArgs),
+    /// Follows a run that goes on or ended a while ago, like `run`
+    Attach(AttachArgs),
+    /// Lists the runs that an executor has in memory, newest first
+    Runs(RunsArgs),
+    /// Ends a run
+    Cancel(CancelArgs),
 }
 
 /// The flags as they were written.

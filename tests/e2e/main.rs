@@ -4,6 +4,7 @@
 
 mod admission;
 mod approvals;
+mod attach;
 mod callers;
 mod catalog;
 mod certificates;
@@ -12,6 +13,7 @@ mod ending;
 mod hostile;
 mod layers;
 mod leaks;
+mod list;
 mod output;
 mod race;
 mod refusals;
