@@ -140,7 +140,7 @@ async fn a_detached_run_is_cancelled_and_drained_like_others() {
     assert_eq!(run.finished.unwrap().reason, "CANCEL_REQUESTED");
     let reader = world.open(call("waits").run_id("two").detached()).await;
     world.executor_server().signal(rustix::process::Signal::TERM);
-    assert_eq!(reader.rest().await.ended(), cancelled("DRAINING").ended());
+    assert_eq!(reader.rest().await, cancelled("DRAINING"));
     world.executor_server().ended(PATIENCE).await;
     world.start_executor().await;
     // What ended before is in the journal, and is not run again.
