@@ -1,7 +1,9 @@
-//! `executor-svc run`: one run from a terminal or a script. What the skill says goes to stderr as it comes, its result alone
-//! to stdout, and the exit code tells the outcomes apart.
+//! `executor-svc run` and `executor-svc attach`: one run from a terminal or a script. What the skill says goes to stderr as
+//! it comes, its result alone to stdout, and the exit code tells the outcomes apart.
 
+mod connect;
 mod request;
+mod runs;
 mod terminal;
 
 use std::future::Future;
@@ -12,17 +14,23 @@ use std::time::Duration;
 
 use skillyard::pb::executor::v1::executor_service_client::ExecutorServiceClient;
 use skillyard::pb::executor::v1::run_event::Event;
-use skillyard::pb::executor::v1::{Accepted, CancelRunRequest, Finished, Outcome, RunEvent, RunSkillRequest};
+use skillyard::pb::executor::v1::{
+    Accepted, AttachRunRequest, AttachRunResponse, CancelRunRequest, Finished, Outcome, RunEvent, RunSkillRequest,
+    RunSkillResponse,
+};
 use skillyard::service::dial::Dialer;
 use skillyard::service::error::{DOMAIN, Reason};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::time::timeout;
 use tonic::transport::Endpoint;
-use tonic::{Code, Status};
+use tonic::{Code, Status, Streaming};
 use tonic_types::StatusExt as _;
 
+use self::connect::ConnectArgs;
 pub use self::request::RunArgs;
+pub use self::runs::{CancelArgs, RunsArgs};
 use self::terminal::{Terminal, cause};
+use crate::config::Command;
 
 /// What the exit codes mean. The skill's own is told on stderr and never passed on: it could be any of these.
 pub const EXIT_CODES: &str = "\
@@ -66,13 +74,48 @@ const LAST_WORDS: Duration = Duration::from_secs(2);
 
 type Client = ExecutorServiceClient<Dialer>;
 
-/// Runs a skill and returns when the run has ended; see [`EXIT_CODES`].
-pub async fn run(args: RunArgs) -> ExitCode {
+/// Does what a command line says.
+pub async fn execute(command: Command) -> ExitCode {
+    match command {
+        Command::Run(args) => run(args).await,
+        Command::Attach(args) => attach(args).await,
+        Command::Runs(args) => runs::list(args).await,
+        Command::Cancel(args) => runs::cancel(args).await,
+    }
+}
+
+/// Follows a run to its end: what it says goes to stderr, its result alone to stdout.
+#[derive(Clone, Debug, clap::Args)]
+#[command(after_help = EXIT_CODES)]
+pub struct AttachArgs {
+    /// The run.
+    run_id: String,
+    /// Begin after this event, and not with the first that is kept. The result needs all its pieces.
+    #[arg(long, value_name = "SEQ", default_value_t = 0, hide_default_value = true)]
+    after_seq: u64,
+    #[command(flatten)]
+    connect: ConnectArgs,
+}
+
+/// Runs a skill and returns when the run has ended, or has begun where it is detached; see [`EXIT_CODES`].
+async fn run(args: RunArgs) -> ExitCode {
+    let detach = args.detach;
+    follow(args.into_request().map_err(|error| error.to_string()), Ask::Run { detach }).await
+}
+
+/// Follows a run and returns when it has ended; see [`EXIT_CODES`].
+async fn attach(args: AttachArgs) -> ExitCode {
+    let request = RunSkillRequest { run_id: args.run_id, ..RunSkillRequest::default() };
+    let target = args.connect.dialer().map(|executor| (executor, request)).map_err(|error| error.to_string());
+    follow(target, Ask::Attach { after_seq: args.after_seq }).await
+}
+
+async fn follow(target: Result<(Dialer, RunSkillRequest), String>, ask: Ask) -> ExitCode {
     let mut terminal = Terminal::new();
-    let (executor, request) = match args.into_request() {
-        Ok(request) => request,
+    let (executor, request) = match target {
+        Ok(target) => target,
         Err(error) => {
-            terminal.say(&error.to_string());
+            terminal.say(&error);
             return USAGE.into();
         }
     };
@@ -84,12 +127,14 @@ pub async fn run(args: RunArgs) -> ExitCode {
         }
     };
     let mut call = Call {
+        seen: if let Ask::Attach { after_seq } = ask { after_seq } else { 0 },
+        ask,
         request,
         terminal,
         interrupts,
         accepted: None,
         accepted_at: None,
-        seen: 0,
+        started: false,
         result: String::new(),
         cancelling: None,
         finished: None,
@@ -97,8 +142,24 @@ pub async fn run(args: RunArgs) -> ExitCode {
     call.run(executor).await.into()
 }
 
+/// How a run is asked for.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Ask {
+    /// By the call that makes it.
+    Run {
+        /// And left, once it goes on by itself.
+        detach: bool,
+    },
+    /// By its id.
+    Attach {
+        /// From after this event on.
+        after_seq: u64,
+    },
+}
+
 /// A run, from its call to its end.
 struct Call {
+    ask: Ask,
     request: RunSkillRequest,
     terminal: Terminal,
     interrupts: Interrupts,
@@ -107,6 +168,7 @@ struct Call {
     accepted_at: Option<prost_types::Timestamp>,
     /// The `seq` of the last event: a further call for the same run begins with the first again.
     seen: u64,
+    started: bool,
     result: String,
     cancelling: Option<Cancelling>,
     /// The end as `CancelRun` told it.
@@ -118,6 +180,8 @@ type Cancelling = Pin<Box<dyn Future<Output = Result<Option<Finished>, Status>>>
 /// How the following of a run ended.
 enum End {
     Finished(Box<Finished>),
+    /// It goes on by itself.
+    Detached,
     /// Nothing is known of the run.
     Broken(String),
     Refused(Status),
@@ -131,6 +195,7 @@ impl Call {
         loop {
             let cause = match self.follow(&executor).await {
                 End::Finished(finished) => return self.finish(&finished),
+                End::Detached => return self.detached(),
                 End::Refused(status) => return self.refused(&status),
                 End::Left => {
                     self.terminal.say("left without waiting for the run's end");
@@ -141,7 +206,15 @@ impl Call {
             if let Some(finished) = self.finished.take() {
                 return self.finish(&finished);
             }
-            let (Some(accepted), Some(pause)) = (&self.accepted, pauses.next()) else { return self.no_answer(&cause) };
+            let Some(pause) = pauses.next() else { return self.no_answer(&cause) };
+            let Some(accepted) = &self.accepted else {
+                if self.seen == 0 {
+                    return self.no_answer(&cause);
+                }
+                // Attached behind its first event: the executor that was asked has it.
+                tokio::time::sleep(pause).await;
+                continue;
+            };
             // The same run_id on the same executor is the same run, on another it would be a second one.
             match executor.elsewhere(&accepted.endpoint) {
                 Ok(same) => executor = same,
@@ -155,22 +228,34 @@ impl Call {
     async fn follow(&mut self, executor: &Dialer) -> End {
         let request = self.request.clone();
         let mut caller = Client::new(executor.clone());
+        let ask = async {
+            Ok(match self.ask {
+                Ask::Run { .. } => Events::Run(caller.run_skill(request).await?.into_inner()),
+                Ask::Attach { .. } => {
+                    let request = AttachRunRequest { run_id: request.run_id, after_seq: self.seen };
+                    Events::Attach(caller.attach_run(request).await?.into_inner())
+                }
+            })
+        };
         let answer = tokio::select! {
-            answer = timeout(SILENCE, caller.run_skill(request)) => answer,
+            answer = timeout(SILENCE, ask) => answer,
             () = self.interrupts.next() => return End::Left,
         };
         let mut stream = match answer {
-            Ok(Ok(answer)) => answer.into_inner(),
+            Ok(Ok(stream)) => stream,
             Ok(Err(status)) => return ended(status),
             Err(_) => return End::Broken(format!("no answer within {SILENCE:?}")),
         };
         loop {
             let patience = if self.finished.is_some() { LAST_WORDS } else { SILENCE };
             tokio::select! {
-                message = timeout(patience, stream.message()) => match message {
-                    Ok(Ok(Some(message))) => {
-                        if let Some(finished) = message.event.and_then(|event| self.take(event)) {
+                event = timeout(patience, stream.next()) => match event {
+                    Ok(Ok(Some(event))) => {
+                        if let Some(finished) = self.take(event) {
                             return End::Finished(Box::new(finished));
+                        }
+                        if self.may_leave() {
+                            return End::Detached;
                         }
                     }
                     Ok(Ok(None)) => return End::Broken("the stream ended before the run".to_owned()),
@@ -237,10 +322,30 @@ impl Call {
             Event::Log(log) => self.terminal.log(&log),
             Event::Progress(progress) => self.terminal.progress(&progress),
             Event::Result(chunk) => self.result.push_str(&chunk.json),
-            Event::Started(_) | Event::Heartbeat(_) => {}
+            Event::Started(_) => self.started = true,
+            Event::Heartbeat(_) => {}
             Event::Finished(finished) => return Some(finished),
         }
         None
+    }
+
+    /// Whether a detached run goes on by itself: a run with an approval may be refused until it starts.
+    fn may_leave(&self) -> bool {
+        let needs = if self.request.approval_id.is_empty() { self.accepted.is_some() } else { self.started };
+        self.ask == Ask::Run { detach: true } && needs
+    }
+
+    fn detached(&mut self) -> u8 {
+        let Some(accepted) = &self.accepted else { return NO_ANSWER };
+        let (run_id, endpoint) = (accepted.run_id.clone(), accepted.endpoint.clone());
+        self.terminal.say(&format!("run {run_id} goes on at {endpoint}: executor-svc attach {run_id}"));
+        match self.terminal.result(&run_id) {
+            Ok(()) => 0,
+            Err(error) => {
+                self.terminal.say(&format!("the run_id cannot be written: {error}"));
+                NOT_WRITTEN
+            }
+        }
     }
 
     fn finish(&mut self, finished: &Finished) -> u8 {
@@ -291,6 +396,21 @@ fn endpoint(endpoint: Endpoint) -> Endpoint {
         .http2_keep_alive_interval(KEEPALIVE)
         .keep_alive_timeout(KEEPALIVE)
         .tcp_nodelay(true)
+}
+
+/// The events of a run, however they were asked for.
+enum Events {
+    Run(Streaming<RunSkillResponse>),
+    Attach(Streaming<AttachRunResponse>),
+}
+
+impl Events {
+    async fn next(&mut self) -> Result<Option<RunEvent>, Status> {
+        Ok(match self {
+            Self::Run(stream) => stream.message().await?.and_then(|message| message.event),
+            Self::Attach(stream) => stream.message().await?.and_then(|message| message.event),
+        })
+    }
 }
 
 fn ended(status: Status) -> End {

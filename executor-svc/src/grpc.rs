@@ -1,6 +1,7 @@
 //! ExecutorService: messages to requests, events to messages. Wire types stop here.
 
 mod answer;
+mod list;
 mod request;
 
 use std::sync::Arc;
@@ -11,6 +12,7 @@ use skillyard::service::caller::{Caller, Role};
 use skillyard::wire::duration_to_wire;
 use tonic::{Request, Response, Status};
 
+pub use self::answer::record_to_wire;
 use self::answer::{RunStream, run_to_wire};
 use self::request::{deadline, invalid, run_request};
 use crate::run::Runner;
@@ -38,24 +40,47 @@ impl Executor {
 
 #[tonic::async_trait]
 impl ExecutorService for Executor {
-    type RunSkillStream = RunStream;
+    type RunSkillStream = RunStream<pb::RunSkillResponse>;
+    type AttachRunStream = RunStream<pb::AttachRunResponse>;
 
-    async fn run_skill(&self, request: Request<pb::RunSkillRequest>) -> Result<Response<RunStream>, Status> {
+    async fn run_skill(&self, request: Request<pb::RunSkillRequest>) -> Result<Response<Self::RunSkillStream>, Status> {
         let caller = Caller::of(&request);
         caller.allow(&[Role::Orchestrator])?;
         caller.may_name(&request.get_ref().agent)?;
         let deadline = deadline(request.metadata())?;
         let request = run_request(caller, request.into_inner(), deadline)?;
         let (run, reader) = self.runner.run(request).await?;
-        Ok(Response::new(RunStream::new(&run, reader, &self.name, &self.endpoint)))
+        let wrap = |event| pb::RunSkillResponse { event: Some(event) };
+        Ok(Response::new(RunStream::new(&run, reader, &self.endpoint, wrap)))
+    }
+
+    async fn attach_run(
+        &self,
+        request: Request<pb::AttachRunRequest>,
+    ) -> Result<Response<Self::AttachRunStream>, Status> {
+        let caller = reader_of_runs(&request)?;
+        let pb::AttachRunRequest { run_id, after_seq } = request.into_inner();
+        let (run, reader) = self.runner.attach(&caller, &run_id, after_seq).await?;
+        let wrap = |event| pb::AttachRunResponse { event: Some(event) };
+        Ok(Response::new(RunStream::new(&run, reader, &self.endpoint, wrap)))
+    }
+
+    async fn get_run(&self, request: Request<pb::GetRunRequest>) -> Result<Response<pb::GetRunResponse>, Status> {
+        let caller = reader_of_runs(&request)?;
+        let run = self.runner.get(&caller, &request.into_inner().run_id).await?;
+        Ok(Response::new(pb::GetRunResponse { run: Some(run_to_wire(&run)) }))
+    }
+
+    async fn list_runs(&self, request: Request<pb::ListRunsRequest>) -> Result<Response<pb::ListRunsResponse>, Status> {
+        let caller = reader_of_runs(&request)?;
+        Ok(Response::new(list::runs(&self.runner, &caller, request.into_inner())?))
     }
 
     async fn cancel_run(
         &self,
         request: Request<pb::CancelRunRequest>,
     ) -> Result<Response<pb::CancelRunResponse>, Status> {
-        let caller = Caller::of(&request);
-        caller.allow(&[Role::Orchestrator, Role::Operator])?;
+        let caller = reader_of_runs(&request)?;
         let request = request.into_inner();
         if request.reason.len() > MAX_REASON_BYTES {
             return Err(invalid(
@@ -65,7 +90,7 @@ impl ExecutorService for Executor {
             .into());
         }
         let run = self.runner.cancel(&caller, &request.run_id, request.reason).await?;
-        Ok(Response::new(pb::CancelRunResponse { run: Some(run_to_wire(&run, &self.name)) }))
+        Ok(Response::new(pb::CancelRunResponse { run: Some(run_to_wire(&run)) }))
     }
 
     async fn get_status(
@@ -90,4 +115,11 @@ impl ExecutorService for Executor {
             version: env!("CARGO_PKG_VERSION").to_owned(),
         }))
     }
+}
+
+/// Whoever may look at runs: at which, the runner says.
+fn reader_of_runs<T>(request: &Request<T>) -> Result<Caller, Status> {
+    let caller = Caller::of(request);
+    caller.allow(&[Role::Orchestrator, Role::Operator])?;
+    Ok(caller)
 }

@@ -18,9 +18,9 @@ pub mod client;
 pub mod config;
 pub mod grpc;
 pub mod host;
+pub mod isolation;
 pub mod limit_flags;
 mod metrics;
-pub mod isolation;
 pub mod mirror;
 pub mod registry;
 pub mod run;
@@ -118,9 +118,11 @@ pub async fn run(
         let (state_dir, max_age) = (config.state_dir.clone(), config.max_catalog_age);
         Mirror::open(&state_dir, max_age)?
     };
-    let journal = Journal::open(&config.state_dir.join("journal"), Bounds::default())?;
     // Before the slots: theirs are among them.
     let scratch = Scratch::open(&config.state_dir).map_err(RunError::Scratch)?;
+    let bounds =
+        Bounds { age: config.journal_max_age, record_bytes: config.journal_max_bytes as u64, ..Bounds::default() };
+    let journal = Journal::open(&config.state_dir.join("journal"), bounds)?;
     let registry = Registry::over(config.registry.clone());
     let slot_limits = slot_limits(&config);
     let pool = start_slots(&config, slot_limits).map_err(RunError::Slots)?;
@@ -130,9 +132,10 @@ pub async fn run(
         max_timeout: config.max_timeout,
         keep_finished: config.keep_finished,
         default_agent: config.default_agent.clone(),
+        executor: config.name.as_str().into(),
         output_memory: config.limits.output_memory,
     };
-    let gate = Gate { journal, approvals: Arc::new(registry.clone()) };
+    let gate = Gate { journal: journal.clone(), approvals: Arc::new(registry.clone()) };
     let runner = Runner::new(limits, config.environment.clone(), mirror.clone(), pool.clone(), gate, scratch.clone());
     let endpoint = config.advertise.clone().unwrap_or_else(|| address.to_string());
     let service = ExecutorServiceServer::new(Executor::new(runner.clone(), &config.name, &endpoint))
@@ -193,6 +196,10 @@ pub async fn run(
     }
     pool.shutdown();
     let _ = tokio::task::spawn_blocking(move || scratch.finish(SCRATCH_REMOVED_WITHIN)).await;
+    // The last runs have ended, and only noted it.
+    if let Err(error) = journal.flush().await {
+        tracing::error!(%error, "the last runs could not be written down: after a restart they are LOST");
+    }
     info!("stopped");
     Ok(served?)
 }

@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use executor_svc::config::{Cli, Command, Flags};
+use executor_svc::config::{Cli, Flags};
 use executor_svc::{client, slot};
 use skillyard::service::signals::Stop;
 use skillyard::service::{shell, telemetry};
@@ -26,7 +26,7 @@ fn main() -> ExitCode {
         Err(error) => return shell::failure(&error),
     };
     let code = match cli.command {
-        Some(Command::Run(args)) => runtime.block_on(client::run(args)),
+        Some(command) => runtime.block_on(client::execute(command)),
         None => runtime.block_on(serve(cli.flags)),
     };
     // What is still on a blocking thread is not waited for.

@@ -21,6 +21,7 @@ use tokio_stream::wrappers::TcpListenerStream;
 use tokio_stream::{Stream, StreamExt as _};
 use tonic::{Request, Response, Status};
 
+type Attached = tokio_stream::Empty<Result<pb::AttachRunResponse, Status>>;
 type Answer = Pin<Box<dyn Stream<Item = Result<pb::RunSkillResponse, Status>> + Send>>;
 
 /// What one call is answered with.
@@ -47,6 +48,7 @@ struct Peer {
 #[tonic::async_trait]
 impl ExecutorService for Peer {
     type RunSkillStream = Answer;
+    type AttachRunStream = Attached;
 
     async fn run_skill(&self, request: Request<pb::RunSkillRequest>) -> Result<Response<Answer>, Status> {
         let request = request.into_inner();
@@ -103,6 +105,18 @@ impl ExecutorService for Peer {
         self.cancelled.send_replace(true);
         let finished = Some(pb::Finished { run_id, ..finished(pb::Outcome::Cancelled) });
         Ok(Response::new(pb::CancelRunResponse { run: Some(pb::Run { finished, ..pb::Run::default() }) }))
+    }
+
+    async fn attach_run(&self, _: Request<pb::AttachRunRequest>) -> Result<Response<Attached>, Status> {
+        Err(Status::unimplemented("not asked"))
+    }
+
+    async fn get_run(&self, _: Request<pb::GetRunRequest>) -> Result<Response<pb::GetRunResponse>, Status> {
+        Err(Status::unimplemented("not asked"))
+    }
+
+    async fn list_runs(&self, _: Request<pb::ListRunsRequest>) -> Result<Response<pb::ListRunsResponse>, Status> {
+        Err(Status::unimplemented("not asked"))
     }
 
     async fn get_status(&self, _: Request<pb::GetStatusRequest>) -> Result<Response<pb::GetStatusResponse>, Status> {

@@ -4,6 +4,7 @@
 
 mod admission;
 mod approvals;
+mod attach;
 mod budget;
 mod callers;
 mod catalog;
@@ -15,6 +16,7 @@ mod hostile_skills;
 mod layers;
 mod leaks;
 mod limits;
+mod list;
 mod output;
 mod race;
 mod refusals;

@@ -84,6 +84,13 @@ impl Call {
         self
     }
 
+    /// It goes on without a reader.
+    #[must_use]
+    pub fn detached(mut self) -> Self {
+        self.request.detach = true;
+        self
+    }
+
     /// A label.
     #[must_use]
     pub fn label(mut self, key: &str, value: &str) -> Self {

@@ -8,11 +8,12 @@ use std::time::Duration;
 
 use skillyard::pb::executor::v1::RunSkillRequest;
 use skillyard::pb::executor::v1::run_skill_request::Arguments;
-use skillyard::service::dial::{DialFlag, DialOptions, Dialer};
+use skillyard::service::dial::Dialer;
 use skillyard::wire::duration_to_wire;
 use uuid::Uuid;
 
-use super::{EXIT_CODES, endpoint};
+use super::EXIT_CODES;
+use super::connect::{ConnectArgs, DialError};
 
 /// The most that an executor takes.
 const MAX_ARGS_BYTES: u64 = 8 << 20;
@@ -35,21 +36,8 @@ pub struct RunArgs {
     /// On whose behalf; without it, the executor's default agent.
     #[arg(long, env = "SKILLYARD_AGENT", default_value = "", hide_default_value = true)]
     agent: String,
-    /// The executor to ask.
-    #[arg(long, env = "SKILLYARD_EXECUTOR", value_name = "URL", default_value = "http://127.0.0.1:50052")]
-    executor: String,
-    /// A file with the token to show.
-    #[arg(long, env = "SKILLYARD_TOKEN_FILE", value_name = "FILE")]
-    token_file: Option<PathBuf>,
-    /// Who signs the executor's certificate, PEM; for an https:// executor.
-    #[arg(long, env = "SKILLYARD_CA", value_name = "FILE")]
-    ca: Option<PathBuf>,
-    /// The certificate chain to show, PEM.
-    #[arg(long, env = "SKILLYARD_CERT", value_name = "FILE")]
-    cert: Option<PathBuf>,
-    /// Its key, PEM.
-    #[arg(long, env = "SKILLYARD_KEY", value_name = "FILE")]
-    key: Option<PathBuf>,
+    #[command(flatten)]
+    connect: ConnectArgs,
     /// Shortens the skill's own limit: 10s, 2m.
     #[arg(long, value_name = "DURATION", value_parser = humantime::parse_duration)]
     timeout: Option<Duration>,
@@ -59,6 +47,9 @@ pub struct RunArgs {
     /// The same id with the same request is the same run, live or finished. Without it, a new one.
     #[arg(long, value_name = "ID")]
     run_id: Option<String>,
+    /// Print the run's id, and leave it to run to its end: `attach` follows it.
+    #[arg(long)]
+    pub(super) detach: bool,
 }
 
 /// Why there is no request.
@@ -72,14 +63,14 @@ pub(super) enum RequestError {
     TooLarge,
     #[error("the arguments are not UTF-8: JSON must be")]
     NotUtf8,
-    #[error("{0}")]
-    Dial(String),
+    #[error(transparent)]
+    Dial(#[from] DialError),
 }
 
 impl RunArgs {
     /// Where to call, and with what.
     pub(super) fn into_request(self) -> Result<(Dialer, RunSkillRequest), RequestError> {
-        let executor = self.dialer()?;
+        let executor = self.connect.dialer()?;
         let args = match (self.args, self.stdin, self.args_file) {
             (Some(args), ..) if args.len() as u64 > MAX_ARGS_BYTES => return Err(RequestError::TooLarge),
             (Some(args), ..) => Some(args),
@@ -96,33 +87,10 @@ impl RunArgs {
             run_id: self.run_id.unwrap_or_else(|| Uuid::now_v7().to_string()),
             timeout: self.timeout.map(duration_to_wire),
             approval_id: self.approval_id,
+            detach: self.detach,
             ..RunSkillRequest::default()
         };
         Ok((executor, request))
-    }
-
-    /// An empty variable is one that is not set.
-    fn dialer(&self) -> Result<Dialer, RequestError> {
-        let given = |path: &Option<PathBuf>| path.clone().filter(|path| !path.as_os_str().is_empty());
-        let options = DialOptions {
-            token_file: given(&self.token_file),
-            ca: given(&self.ca),
-            cert: given(&self.cert),
-            key: given(&self.key),
-        };
-        Dialer::check(&self.executor, &options).map(|dialer| dialer.configured(endpoint)).map_err(|faults| {
-            let faults = faults.iter().map(|fault| {
-                let flag = match fault.flag {
-                    DialFlag::Url => "--executor",
-                    DialFlag::TokenFile => "--token-file",
-                    DialFlag::Ca => "--ca",
-                    DialFlag::Cert => "--cert",
-                    DialFlag::Key => "--key",
-                };
-                format!("{flag}: {}", fault.what)
-            });
-            RequestError::Dial(faults.collect::<Vec<_>>().join("; "))
-        })
     }
 }
 

@@ -13,6 +13,7 @@ use std::time::{Duration, Instant, SystemTime};
 use skillyard::service::error::Refusal;
 use tokio::sync::Notify;
 
+use crate::run::dropped::Dropped;
 use crate::run::event::{Chunk, Event, Stamped};
 
 /// Most bytes of output that are held for readers.
@@ -43,6 +44,7 @@ struct Inner {
     output_written: usize,
     bytes: usize,
     ended: bool,
+    dropped: Dropped,
     /// What those get who still read, once their events were given up.
     cut_off: Option<Refusal>,
     /// The writer waits for a reader to move.
@@ -163,7 +165,8 @@ impl EventLog {
     /// What it holds, in bytes.
     #[must_use]
     pub fn bytes(&self) -> usize {
-        self.lock().bytes
+        let inner = self.lock();
+        inner.bytes + inner.dropped.bytes()
     }
 
     /// Forgets the events of a run that has ended, unless somebody reads them.
@@ -172,6 +175,7 @@ impl EventLog {
         let clear = inner.ended && inner.readers.is_empty();
         if clear {
             inner.kept = VecDeque::new();
+            inner.dropped = Dropped::default();
             inner.bytes = 0;
             inner.output_bytes = 0;
         }
@@ -188,6 +192,7 @@ impl EventLog {
                 return None;
             }
             inner.kept = VecDeque::new();
+            inner.dropped = Dropped::default();
             inner.output_bytes = 0;
             inner.cut_off = Some(refusal());
             (std::mem::take(&mut inner.bytes), inner.wakers())
@@ -198,16 +203,28 @@ impl EventLog {
 
     /// Follows the run from its first event that is kept; `None` when its events are gone.
     pub fn read(self: &Arc<Self>) -> Option<Reader> {
+        self.read_after(0).ok()
+    }
+
+    /// Follows the run from the first event after one that is kept. The lines that were dropped since that one are counted
+    /// in the next output.
+    ///
+    /// # Errors
+    /// There is no such place.
+    pub fn read_after(self: &Arc<Self>, seq: u64) -> Result<Reader, NoPlace> {
         let mut inner = self.lock();
         if inner.ended && inner.kept.is_empty() {
-            return None;
+            return Err(NoPlace::Gone);
         }
-        let reader = inner.next_reader;
+        if seq > inner.last_seq {
+            return Err(NoPlace::Beyond { last_seq: inner.last_seq });
+        }
+        let (reader, lines) = (inner.next_reader, inner.lines_until(seq));
         inner.next_reader += 1;
-        inner.readers.push(Place { reader, seq: 0, lines: 0, moved: Instant::now(), waker: None });
+        inner.readers.push(Place { reader, seq, lines, moved: Instant::now(), waker: None });
         drop(inner);
         self.touch();
-        Some(Reader { log: Arc::clone(self), reader, done: false })
+        Ok(Reader { log: Arc::clone(self), reader, done: false })
     }
 }
 
@@ -238,6 +255,8 @@ impl Inner {
             {
                 self.output_bytes -= dropped.cost;
                 self.bytes -= dropped.cost;
+                let lines = self.kept.get(oldest).map_or(lines_before, |next| next.lines_before);
+                self.dropped.push(dropped.stamped.seq, lines);
             }
         }
         self.kept.push_back(kept);
@@ -245,6 +264,14 @@ impl Inner {
 
     fn wakers(&mut self) -> Vec<Waker> {
         self.readers.iter_mut().filter_map(|place| place.waker.take()).collect()
+    }
+
+    /// Lines of output up to the event of this number, it included.
+    fn lines_until(&self, seq: u64) -> u64 {
+        match self.dropped.lines_until(seq) {
+            Some(lines) => lines,
+            None => self.after(seq).map_or(self.lines, |kept| kept.lines_before),
+        }
     }
 
     /// The first event after `seq`.
@@ -257,6 +284,18 @@ impl Kept {
     fn is_output(&self) -> bool {
         matches!(self.stamped.event, Event::Log { .. } | Event::Progress(_))
     }
+}
+
+/// Why nobody can read from there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NoPlace {
+    /// The run has ended, and its events are gone.
+    Gone,
+    /// The run has not come so far.
+    Beyond {
+        /// The number of its last event.
+        last_seq: u64,
+    },
 }
 
 /// One reader of a run's events. While it lives, the run is followed.
@@ -287,6 +326,11 @@ impl tokio_stream::Stream for Reader {
             return Poll::Ready(Some(Stamped { seq, time: SystemTime::now(), event }));
         }
         let Some(kept) = inner.after(place.seq) else {
+            if inner.ended {
+                drop(inner);
+                self.done = true;
+                return Poll::Ready(None);
+            }
             inner.readers[i].waker = Some(context.waker().clone());
             return Poll::Pending;
         };
@@ -387,6 +431,42 @@ mod tests {
         assert_eq!(seen + dropped, 50);
         assert!(seen >= 9 && dropped >= 39, "{seen} seen, {dropped} dropped");
         assert_eq!(last, 53);
+    }
+
+    /// What a reader sees that comes back after an event: the number of the first, lines dropped and lines seen.
+    async fn seen_after(log: &Arc<EventLog>, seq: u64) -> (Option<u64>, u64, u64) {
+        let mut reader = log.read_after(seq).unwrap();
+        let (mut first, mut dropped, mut seen) = (None, 0, 0);
+        while let Some(stamped) = reader.next().await {
+            first.get_or_insert(stamped.seq);
+            if let Event::Log { piece, dropped_lines } = stamped.event {
+                (dropped, seen) = (dropped + dropped_lines, seen + piece.lines);
+            }
+        }
+        (first, dropped, seen)
+    }
+
+    #[tokio::test]
+    async fn who_comes_back_is_told_of_the_gap_since() {
+        let log = log();
+        log.push(Event::Accepted { queue_position: 0 });
+        let big = format!("{}\n", "x".repeat(100_000));
+        for _ in 0..50 {
+            log.push(line(&big));
+        }
+        assert_eq!(log.read_after(52).unwrap_err(), NoPlace::Beyond { last_seq: 51 });
+        log.finish(None, Event::Finished(Arc::new(Finished::for_tests())));
+        let (_, dropped, seen) = seen_after(&log, 0).await;
+        assert_eq!(dropped + seen, 50);
+        // Line i is event i + 1.
+        for seq in 1..=51 {
+            let lost = (dropped + 1).saturating_sub(seq);
+            let expected = (Some(seq + lost + 1), lost, 51 - seq - lost);
+            assert_eq!(seen_after(&log, seq).await, expected, "{seq}");
+        }
+        assert_eq!(seen_after(&log, 52).await, (None, 0, 0), "there is nothing after the end");
+        assert!(log.clear());
+        assert_eq!(log.read_after(1).unwrap_err(), NoPlace::Gone);
     }
 
     #[tokio::test]

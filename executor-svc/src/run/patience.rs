@@ -18,9 +18,10 @@ pub struct Patience {
 }
 
 impl Patience {
-    /// Until the deadline, while somebody follows the run and nobody stops it.
+    /// Until the deadline, while somebody follows the run and nobody stops it; a detached run, until somebody stops it.
     #[must_use]
     pub fn new(run: Arc<Run>, deadline: Option<Instant>) -> Self {
+        let deadline = deadline.filter(|_| !run.call.detached);
         Self { run, deadline, alone_since: None }
     }
 
@@ -32,6 +33,9 @@ impl Patience {
         if let Some(cause) = self.run.stop_asked() {
             return Err(cause);
         }
+        if self.run.call.detached {
+            return Ok(());
+        }
         if self.deadline.is_some_and(|deadline| deadline <= now) {
             return Err(Cause::Deadline);
         }
@@ -40,7 +44,7 @@ impl Patience {
             return Ok(());
         }
         let since = *self.alone_since.get_or_insert(now);
-        if self.run.named_by_caller && now < since + RECONNECT_WITHIN { Ok(()) } else { Err(Cause::CallerGone) }
+        if self.run.call.named_by_caller && now < since + RECONNECT_WITHIN { Ok(()) } else { Err(Cause::CallerGone) }
     }
 
     /// When to check again at the latest.

@@ -18,18 +18,25 @@ use crate::mirror::{Mirror, MirroredCatalog, MirroredSkill};
 use crate::run::admission::{Admission, RETRY_AFTER, draining};
 use crate::run::approval::{Gate, Guarded};
 use crate::run::budget::{Budget, Share};
+use crate::run::call::Call;
+use crate::run::diary::Diary;
 use crate::run::environment;
 use crate::run::event::Event;
 use crate::run::events::Reader;
+use crate::run::fingerprint::Fingerprint;
 use crate::run::id::RunId;
-use crate::run::job::Job;
-use crate::run::journal::Record;
-use crate::run::outcome::{Cause, Outcome, Remains};
+use crate::run::job::{Done, Job};
+use crate::run::journal::RunRecord;
+use crate::run::outcome::Cause;
 use crate::run::permit::permit;
 use crate::run::scratch::Scratch;
-use crate::run::table::{NewRun, Run, RunTable, expired, reused};
+use crate::run::table::{Run, RunTable, expired};
 use crate::run::watch::GRACE;
 use crate::slot::Pool;
+
+mod lookup;
+
+pub use self::lookup::Filter;
 
 /// Large or costly arguments that are looked at at once.
 const CHECKS: usize = 4;
@@ -57,6 +64,8 @@ pub struct RunRequest {
     pub expected_digest: Option<Digest>,
     /// The approval that a mutating or dangerous skill needs.
     pub approval_id: Option<String>,
+    /// Whether the run goes on without a reader.
+    pub detach: bool,
     /// Kept with the run.
     pub labels: HashMap<String, String>,
 }
@@ -76,6 +85,8 @@ pub struct Limits {
     pub default_agent: String,
     /// Bytes of arguments and outputs of all runs together.
     pub output_memory: usize,
+    /// The name of this executor.
+    pub executor: Arc<str>,
 }
 
 /// Runs skills.
@@ -153,7 +164,18 @@ impl Runner {
         } else {
             Arguments::parse(raw)
         }?;
-        let fingerprint = fingerprint(&request, &arguments);
+        let fingerprint = Fingerprint {
+            caller: request.caller.identity(),
+            skill: &request.skill,
+            agent: &request.agent,
+            args_sha256: arguments.sha256(),
+            timeout: request.timeout,
+            expected_digest: request.expected_digest,
+            approval_id: request.approval_id.as_deref(),
+            detached: request.detach,
+            labels: &request.labels,
+        }
+        .digest();
         if let Some(found) = self.find_same(&request, &fingerprint)? {
             return Ok(found);
         }
@@ -187,25 +209,34 @@ impl Runner {
         let args_sha256 = arguments.sha256();
         let arguments = arguments.into_bytes();
         let memory = inner.memory_for(&arguments)?;
-        let run = Run::new(NewRun {
-            id: request.run_id.clone(),
+        let run = Run::new(Call {
+            named_by_caller: request.run_id.is_some(),
+            id: request.run_id.take().unwrap_or_else(RunId::random),
             request: fingerprint,
             skill: skill.name.clone(),
             digest: skill.digest,
-            agent: request.agent.clone(),
+            agent: std::mem::take(&mut request.agent),
             caller: request.caller.identity().to_owned(),
             args_sha256,
             approval_id: request.approval_id.take(),
+            needs_approval: permitted.needs_approval,
+            detached: request.detach,
             labels: std::mem::take(&mut request.labels),
+            executor: Arc::clone(&inner.limits.executor),
             accepted_at: SystemTime::now(),
         });
-        let reader = run.events.read().ok_or_else(|| expired(&run.id))?;
+        let call = &run.call;
+        let reader = run.events.read().ok_or_else(|| expired(&call.id, None))?;
         run.events.push(Event::Accepted { queue_position: ticket.position() });
         inner.table.insert(&run);
-        let guarded = run.approval_id.as_deref().filter(|_| permitted.needs_approval);
-        let guarded = guarded.map(|approval| Guarded::new(inner.gate.clone(), &run, approval));
+        let guarded = call.approval_id.as_deref().filter(|_| call.needs_approval);
+        let guarded = guarded.map(|approval| Guarded::new(inner.gate.clone(), call, approval));
+        let diary = Diary::new(inner.gate.journal.clone(), guarded.clone(), call);
+        let span =
+            info_span!("run", run_id = %call.id, skill = %call.skill, agent = %call.agent, caller = %call.caller);
         let job = Job {
             run: Arc::clone(&run),
+            journal: inner.gate.journal.clone(),
             ticket,
             guarded,
             package: permitted.package,
@@ -220,34 +251,8 @@ impl Runner {
             flavour: inner.pool.flavour(skill.name.as_str(), subprocess.class != Class::Safe),
             scratch: inner.scratch.clone(),
         };
-        let span = info_span!("run", run_id = %run.id, skill = %run.skill, agent = %run.agent, caller = %run.caller);
-        self.spawn(job, span);
+        self.spawn(job, diary, span);
         Ok((run, reader))
-    }
-
-    /// Ends a run, and answers when it has ended.
-    ///
-    /// # Errors
-    /// UNKNOWN_RUN; CALLER_NOT_ALLOWED where another caller started it; or what a run was refused with that had been
-    /// accepted and was not started.
-    pub async fn cancel(&self, caller: &Caller, id: &str, why: String) -> Result<Arc<Run>, Refusal> {
-        let run = id.parse().ok().and_then(|id| self.inner.table.get(&id)).ok_or_else(|| {
-            let message = format!(
-                "unknown run {id:?}: it was not started on this executor, or it ended more than {:?} ago",
-                self.inner.limits.keep_finished
-            );
-            Refusal::new(Reason::UnknownRun, message)
-        })?;
-        if caller.identity() != run.caller && caller.allow(&[Role::Operator]).is_err() {
-            let message = format!("run {} was started by another caller: it, or an operator, can cancel it", run.id);
-            return Err(Refusal::new(Reason::CallerNotAllowed, message).with("caller", caller.identity()));
-        }
-        if run.end().is_none() {
-            info!(run_id = %run.id, caller = caller.identity(), "cancel asked for");
-            run.stop(Cause::CancelRequested(why));
-            run.events.ended().await;
-        }
-        if run.end().is_some() { Ok(run) } else { Err(draining()) }
     }
 
     /// Takes no more runs; lets those that hold a slot go on for `timeout` at most, or until `hastened`, then ends them,
@@ -267,7 +272,7 @@ impl Runner {
             () = tokio::time::sleep(timeout) => {}
         }
         for run in inner.table.active() {
-            info!(run_id = %run.id, skill = %run.skill, "the run is ended: the executor is shutting down");
+            info!(run_id = %run.call.id, skill = %run.call.skill, "the run is ended: the executor is shutting down");
             run.stop(Cause::Draining);
         }
         // A stop ends a run within its grace, and the slot is given up soon after it.
@@ -304,51 +309,6 @@ impl Runner {
         Arc::clone(&self.inner.checks).acquire_owned().await.map(Arc::new).map_err(|error| unchecked(&error))
     }
 
-    fn find_same(&self, request: &RunRequest, fingerprint: &Digest) -> Result<Option<(Arc<Run>, Reader)>, Refusal> {
-        let Some(id) = &request.run_id else { return Ok(None) };
-        let Some(run) = self.inner.table.find_same(id, fingerprint)? else { return Ok(None) };
-        let reader = run.events.read().ok_or_else(|| expired(id))?;
-        Ok(Some((run, reader)))
-    }
-
-    /// The run of an earlier life of this executor, which is not run again.
-    async fn find_earlier(
-        &self,
-        request: &RunRequest,
-        fingerprint: &Digest,
-    ) -> Result<Option<(Arc<Run>, Reader)>, Refusal> {
-        let Some(id) = &request.run_id else { return Ok(None) };
-        let found = self.inner.gate.journal.find(id).await.map_err(|error| {
-            error!(%error, "a run could not be looked for in the journal");
-            let message = format!(
-                "whether run {id} was made before cannot be read from this executor's journal, so it is not started; the log has the cause"
-            );
-            Refusal::new(Reason::Internal, message)
-        })?;
-        // Without an end, it is a run of this life: the table has it.
-        let Some(Record { outcome: Some(outcome), .. }) = &found else { return Ok(None) };
-        let (outcome, Some(record)) = (*outcome, found) else { return Ok(None) };
-        if record.request != *fingerprint {
-            return Err(reused(id));
-        }
-        if outcome != Outcome::Lost {
-            return Err(expired(id).with("outcome", outcome.as_str()));
-        }
-        // Asked twice at once, the first has put it into the table meanwhile.
-        if let Some(found) = self.find_same(request, fingerprint)? {
-            return Ok(Some(found));
-        }
-        let run = lost(record);
-        let reader = run.events.read().ok_or_else(|| expired(id))?;
-        run.events.push(Event::Accepted { queue_position: 0 });
-        let finished = Arc::new(Remains::default().ended_by(&Cause::ExecutorLost, None));
-        run.finished(Arc::clone(&finished));
-        run.events.finish(None, Event::Finished(finished));
-        self.inner.table.insert(&run);
-        self.inner.table.ended(&run);
-        Ok(Some((run, reader)))
-    }
-
     fn catalog(&self) -> Result<Arc<MirroredCatalog>, Refusal> {
         if self.inner.admission.is_closed() {
             return Err(draining());
@@ -365,33 +325,37 @@ impl Runner {
         Ok(catalog)
     }
 
-    fn spawn(&self, job: Job, span: Span) {
+    fn spawn(&self, job: Job, diary: Diary, span: Span) {
         let runner = self.clone();
-        let (run, guarded) = (Arc::clone(&job.run), job.guarded.clone());
+        let run = Arc::clone(&job.run);
         let task = async move {
             match job.execute().await {
-                Ok((finished, result)) => {
+                Ok(Done { finished, result, stderr }) => {
                     info!(
                         outcome = finished.outcome.as_str(),
-                        reason = finished.reason,
+                        reason = &*finished.reason,
                         queued_ms = finished.figures.queued.as_millis(),
                         wall_ms = finished.figures.usage.wall.as_millis(),
                         "run finished"
                     );
-                    if let Some(guarded) = guarded {
-                        guarded.ended(finished.outcome).await;
-                    }
-                    let finished = Arc::new(finished);
-                    run.finished(Arc::clone(&finished));
+                    let (finished, finished_at) = (Arc::new(finished), SystemTime::now());
+                    diary
+                        .ended(RunRecord {
+                            call: Arc::clone(&run.call),
+                            started_at: run.started_at(),
+                            finished_at,
+                            finished: Arc::clone(&finished),
+                            stderr,
+                        })
+                        .await;
+                    run.finished(finished_at, Arc::clone(&finished));
                     run.events.finish(result.as_ref(), Event::Finished(finished));
                     runner.inner.table.ended(&run);
                 }
                 Err(refusal) => {
                     info!(reason = refusal.reason().as_str(), "run refused before it was started");
                     // From the journal first: once it is gone from the table, the same call may come again.
-                    if let Some(guarded) = guarded {
-                        guarded.refused().await;
-                    }
+                    diary.refused().await;
                     runner.inner.table.remove(&run);
                     run.events.finish(None, Event::Refused(refusal));
                 }
@@ -423,39 +387,6 @@ impl Inner {
 fn limit(subprocess: &Subprocess, asked: Option<Duration>, most: Duration) -> Duration {
     let own = Duration::from_secs(subprocess.timeout_seconds.into()).min(most);
     asked.map_or(own, |asked| asked.min(own))
-}
-
-/// A run that went on when the executor died; what it did is not known.
-fn lost(record: Record) -> Arc<Run> {
-    Run::new(NewRun {
-        id: Some(record.id),
-        request: record.request,
-        skill: record.skill,
-        digest: record.digest,
-        agent: record.agent,
-        caller: record.caller,
-        args_sha256: record.args_sha256,
-        approval_id: Some(record.approval_id),
-        labels: HashMap::new(),
-        accepted_at: record.accepted_at,
-    })
-}
-
-/// All that makes two calls the same call, the caller included; what only bounds the wait for it, as the deadline, does not.
-fn fingerprint(request: &RunRequest, arguments: &Arguments) -> Digest {
-    let mut labels: Vec<_> = request.labels.iter().collect();
-    labels.sort();
-    let parts = (
-        request.caller.identity(),
-        &request.skill,
-        &request.agent,
-        arguments.sha256(),
-        request.timeout,
-        request.expected_digest,
-        &request.approval_id,
-        labels,
-    );
-    Digest::of(format!("{parts:?}").as_bytes())
 }
 
 /// Held while large or costly arguments are looked at.

@@ -9,6 +9,7 @@ pub mod dial;
 pub mod error;
 mod explained;
 mod log_queue;
+pub mod page;
 pub mod readiness;
 pub mod rotated;
 pub mod serve;

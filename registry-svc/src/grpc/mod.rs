@@ -5,7 +5,6 @@ mod approval;
 mod catalog;
 mod model;
 mod package;
-mod page;
 
 use skillyard::pb::registry::v1::agent_service_server::AgentServiceServer;
 use skillyard::pb::registry::v1::approval_service_server::ApprovalServiceServer;
@@ -13,6 +12,7 @@ use skillyard::pb::registry::v1::catalog_service_server::CatalogServiceServer;
 use skillyard::pb::registry::v1::package_service_server::PackageServiceServer;
 use skillyard::service::caller::Role;
 use skillyard::service::error::{Reason, Refusal};
+use skillyard::service::page;
 use tonic::server::NamedService;
 use tonic::service::RoutesBuilder;
 

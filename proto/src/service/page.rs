@@ -4,8 +4,9 @@
 //! others. It is bound to the request's filters.
 
 use prost::Message;
-use skillyard::Digest;
-use skillyard::service::error::{Reason, Refusal};
+
+use crate::digest::Digest;
+use crate::service::error::{Reason, Refusal};
 
 const DEFAULT_ITEMS: usize = 100;
 const MAX_ITEMS: usize = 1000;
@@ -15,7 +16,7 @@ const BINDING_BYTES: usize = 8;
 
 /// Which page is asked for.
 #[derive(Debug)]
-pub(super) struct Page {
+pub struct Page {
     items: usize,
     binding: [u8; BINDING_BYTES],
     after: Option<Vec<u8>>,
@@ -23,7 +24,10 @@ pub(super) struct Page {
 
 impl Page {
     /// Of a request with these filters, named so that no two lists have the same.
-    pub(super) fn of(filters: &[&str], page_size: i32, page_token: &str) -> Result<Self, Refusal> {
+    ///
+    /// # Errors
+    /// INVALID_REQUEST: the size is negative, or the token is not one of this list.
+    pub fn of(filters: &[&str], page_size: i32, page_token: &str) -> Result<Self, Refusal> {
         let items = match usize::try_from(page_size) {
             Ok(0) => DEFAULT_ITEMS,
             Ok(size) => size.min(MAX_ITEMS),
@@ -45,17 +49,20 @@ impl Page {
     }
 
     /// How many items to look up: one more than it holds, to know whether there is a next.
-    pub(super) fn lookup(&self) -> usize {
+    #[must_use]
+    pub fn lookup(&self) -> usize {
         self.items + 1
     }
 
     /// The last item of the page before; none on the first.
-    pub(super) fn after(&self) -> Option<&[u8]> {
+    #[must_use]
+    pub fn after(&self) -> Option<&[u8]> {
         self.after.as_deref()
     }
 
     /// The same, of a list whose items are named by text.
-    pub(super) fn after_name(&self) -> Option<&str> {
+    #[must_use]
+    pub fn after_name(&self) -> Option<&str> {
         // A token's bytes come from a name; one that was made up begins after whatever is text in it.
         let bytes = self.after.as_deref()?;
         Some(match std::str::from_utf8(bytes) {
@@ -66,7 +73,7 @@ impl Page {
 
     /// The items of the page, from all that come after [`Page::after`], and the token of the next page; it is empty on
     /// the last. A page with anything to hold holds one item at least.
-    pub(super) fn cut<T, M: Message>(
+    pub fn cut<T, M: Message>(
         &self,
         items: impl Iterator<Item = T>,
         position: impl Fn(&T) -> Vec<u8>,
