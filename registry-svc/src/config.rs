@@ -15,6 +15,7 @@ use crate::client::ApprovalsArgs;
 use crate::source::{self, Layout, Tier};
 use crate::store::Database;
 use crate::store::approval::Signers;
+use crate::store::history::Retention;
 use crate::token::TokenCommand;
 
 const DEFAULT_LISTEN: &str = "127.0.0.1:50051";
@@ -22,6 +23,11 @@ const DEFAULT_TIER: &str = "free";
 const DEFAULT_RESCAN: &str = "30s";
 const DEFAULT_LOG: &str = "info";
 const DEFAULT_LOG_FORMAT: &str = "text";
+const DEFAULT_HISTORY_AGE: &str = "30d";
+const DEFAULT_HISTORY_RECORDS: &str = "1000000";
+/// How long records of runs are kept.
+const HISTORY_AGE: std::ops::RangeInclusive<Duration> =
+    Duration::from_secs(60)..=Duration::from_secs(100 * 365 * 24 * 60 * 60);
 /// Between two rescans: a rescan of many skills takes a part of a second.
 const RESCAN: std::ops::RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::from_secs(24 * 60 * 60);
 
@@ -42,6 +48,8 @@ pub struct Config {
     pub database: Database,
     /// Who may sign them.
     pub signers: Signers,
+    /// How long records of runs are kept, and how many.
+    pub history: Retention,
 }
 
 /// Finds the skills of LLM agents, decides who may see and run which, and tells everyone else.
@@ -111,6 +119,12 @@ pub struct Raw {
     /// The approvers who may sign for dangerous skills, separated by ',' [default: all of them]
     #[arg(long, env = "SKILLYARD_SIGNERS_DANGEROUS", value_name = "NAMES")]
     signers_dangerous: Option<OsString>,
+    /// How long records of runs are kept, from 1m on [default: 30d]
+    #[arg(long, env = "SKILLYARD_HISTORY_MAX_AGE", value_name = "TIME")]
+    history_max_age: Option<OsString>,
+    /// How many records of runs are kept; the oldest go first [default: 1000000]
+    #[arg(long, env = "SKILLYARD_HISTORY_MAX_RECORDS", value_name = "N")]
+    history_max_records: Option<OsString>,
     /// What is logged: error, warn, info, debug, trace, or target=level between commas [default: info]
     #[arg(long, env = "SKILLYARD_LOG", value_name = "FILTER")]
     log: Option<OsString>,
@@ -175,16 +189,17 @@ impl Config {
         let database = checker.database(raw);
         let mutating = checker.signers(SIGNERS_MUTATING.of(&raw.signers_mutating));
         let dangerous = checker.signers(SIGNERS_DANGEROUS.of(&raw.signers_dangerous));
+        let history = checker.history(raw);
         checker.log_filter(raw);
         checker.log_format(raw);
-        match (listen, tier, rescan_interval, access, database) {
-            (Some(listen), Some(tier), Some(rescan_interval), Some(access), Some(database))
+        match (listen, tier, rescan_interval, access, database, history) {
+            (Some(listen), Some(tier), Some(rescan_interval), Some(access), Some(database), Some(history))
                 if checker.faults.is_empty() =>
             {
                 let cloud_dir = cloud_dir(raw);
                 let layout = Layout { external_dirs, skill_roots, cloud_dir, workspace, tier, agents_dir };
                 let signers = Signers { mutating, dangerous };
-                Ok(Self { listen, access, layout, default_agent, rescan_interval, database, signers })
+                Ok(Self { listen, access, layout, default_agent, rescan_interval, database, signers, history })
             }
             _ => Err(checker.faults),
         }
@@ -231,6 +246,8 @@ const STATE_DIR: Name = Name("--state-dir", "SKILLYARD_REGISTRY_STATE");
 const DATABASE_URL: Name = Name("--database-url", "SKILLYARD_DATABASE_URL");
 const SIGNERS_MUTATING: Name = Name("--signers-mutating", "SKILLYARD_SIGNERS_MUTATING");
 const SIGNERS_DANGEROUS: Name = Name("--signers-dangerous", "SKILLYARD_SIGNERS_DANGEROUS");
+const HISTORY_MAX_AGE: Name = Name("--history-max-age", "SKILLYARD_HISTORY_MAX_AGE");
+const HISTORY_MAX_RECORDS: Name = Name("--history-max-records", "SKILLYARD_HISTORY_MAX_RECORDS");
 const LOG: Name = Name("--log", "SKILLYARD_LOG");
 const LOG_FORMAT: Name = Name("--log-format", "SKILLYARD_LOG_FORMAT");
 
@@ -363,6 +380,23 @@ impl Checker {
         }
     }
 
+    fn history(&mut self, raw: &Raw) -> Option<Retention> {
+        let given = HISTORY_MAX_AGE.or(&raw.history_max_age, DEFAULT_HISTORY_AGE);
+        let max_age = match self.text(given).map(humantime::parse_duration) {
+            None => None,
+            Some(Ok(age)) if HISTORY_AGE.contains(&age) => Some(age),
+            Some(Ok(_)) => self.fault(given, "write a time from 1m to 100years"),
+            Some(Err(error)) => self.fault(given, format!("{error}; write a time from 1m on, as in 30d or 12h")),
+        };
+        let given = HISTORY_MAX_RECORDS.or(&raw.history_max_records, DEFAULT_HISTORY_RECORDS);
+        let max_records = match self.text(given).map(str::parse) {
+            None => None,
+            Some(Ok(records)) if records > 0 => Some(records),
+            Some(_) => self.fault(given, "write a whole number above 0"),
+        };
+        Some(Retention { max_age: max_age?, max_records: max_records? })
+    }
+
     fn log_filter<'a>(&mut self, raw: &'a Raw) -> Option<&'a str> {
         let given = LOG.or(&raw.log, DEFAULT_LOG);
         let text = self.text(given)?;
@@ -411,6 +445,7 @@ mod tests {
         assert_eq!((config.layout.external_dirs.len(), config.layout.skill_roots.len()), (0, 0));
         assert_eq!((config.layout.workspace, config.layout.agents_dir, config.default_agent), (None, None, None));
         assert_eq!(config.rescan_interval, Duration::from_secs(30));
+        assert_eq!(config.history, Retention::default());
         assert_eq!(Config::check(&Raw::default()).unwrap().layout.cloud_dir, None, "there is no home to look into");
     }
 
@@ -426,6 +461,8 @@ mod tests {
             state_dir: some("state"),
             database_url: some("mysql://root:secret@host/db"),
             signers_mutating: some(" , "),
+            history_max_age: some("30"),
+            history_max_records: some("-1"),
             log: some("a=b=c"),
             log_format: some("xml"),
             ..Raw::default()
@@ -442,6 +479,8 @@ mod tests {
             "--state-dir",
             "--database-url",
             "--signers-mutating",
+            "--history-max-age",
+            "--history-max-records",
             "--log",
             "--log-format",
         ];

@@ -10,7 +10,7 @@ use skillyard::service::error::{Reason, Refusal};
 const DEFAULT_ITEMS: usize = 100;
 const MAX_ITEMS: usize = 1000;
 /// Peers accept messages of 4 MiB.
-const MAX_BYTES: usize = 3 << 20;
+pub(super) const MAX_BYTES: usize = 3 << 20;
 const BINDING_BYTES: usize = 8;
 
 /// Which page is asked for.

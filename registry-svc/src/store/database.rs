@@ -27,7 +27,10 @@ const SQLITE: &str = "PRAGMA busy_timeout = 4000; PRAGMA journal_mode = WAL; PRA
                       PRAGMA foreign_keys = ON; PRAGMA secure_delete = ON; PRAGMA cache_size = -512;";
 /// A registry that is lost in the middle of a transaction holds up the others no longer than this.
 const POSTGRES: &str = "SET statement_timeout = '4s'; SET idle_in_transaction_session_timeout = '4s';";
-const MIGRATIONS: &[(i64, &str, &str)] = &[(1, "approvals", include_str!("migrations/0001_approvals.sql"))];
+const MIGRATIONS: &[(i64, &str, &str)] = &[
+    (1, "approvals", include_str!("migrations/0001_approvals.sql")),
+    (3, "history", include_str!("migrations/0003_history.sql")),
+];
 
 /// Where the state is kept.
 #[derive(Clone, PartialEq, Eq)]
