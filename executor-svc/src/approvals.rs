@@ -17,6 +17,7 @@ impl Approvals for Registry {
                 skill: what.skill,
                 digest: what.digest,
                 args_sha256: what.args_sha256,
+                journal_id: what.journal_id,
             };
             match self.consume_approval(&asked).await {
                 Ok(created_at) => Ok(Consumed { created_at }),

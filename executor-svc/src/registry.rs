@@ -75,6 +75,8 @@ pub struct ApprovalUse {
     pub digest: Digest,
     /// Of the argument bytes.
     pub args_sha256: Digest,
+    /// The journal that remembers the run.
+    pub journal_id: String,
 }
 
 impl Registry {
@@ -123,8 +125,8 @@ impl Registry {
         Ok(Fetch { stream, silence: self.silence })
     }
 
-    /// Uses an approval up for one run on this executor, and says when the approval was asked for. The same run gets the
-    /// same answer again, so a call that broke off is made again, for half a second; after 3 s there is an answer or an
+    /// Uses an approval up for one run on this executor, and says when the approval was asked for. The same run in the same
+    /// journal gets the same answer again, so a call that broke off is made again, for half a second; after 3 s there is an answer or an
     /// error.
     ///
     /// # Errors
@@ -137,6 +139,7 @@ impl Registry {
             skill: what.skill.clone(),
             digest: what.digest.to_string(),
             args_sha256: what.args_sha256.to_string(),
+            journal_id: what.journal_id.clone(),
         };
         let begun = Instant::now();
         loop {

@@ -522,6 +522,7 @@ async fn a_run_uses_its_approval_and_says_so() {
             skill: "destroys".to_owned(),
             digest: world.digest.to_string(),
             args_sha256: Digest::of(line("destroys-signs").as_bytes()).to_string(),
+            journal_id: asked[0].journal_id.clone(),
         }
     );
     let request = run::CancelRunRequest { run_id: "destroys-signs".to_owned(), reason: String::new() };
@@ -743,6 +744,28 @@ async fn the_same_call_again_at_any_time_is_one_run() {
     world.feel(Mood::Good);
     world.start().await;
     assert_eq!(world.run(call("c")).await.short(), "LOST EXECUTOR_LOST");
+    assert_eq!(world.effects(), ["a", "b"].map(line));
+}
+
+/// A journal that does not know a run is another journal, and the registry gives it no approval that was used.
+#[tokio::test]
+async fn what_ran_is_not_run_again_after_the_state_was_lost() {
+    let mut world = World::new().await;
+    assert_eq!(world.run(call("a")).await.short(), "SUCCEEDED");
+    let before = world.asked(1).await.journal_id;
+    world.kill().await;
+    world.start().await;
+    assert_eq!(world.run(call("b")).await.short(), "SUCCEEDED");
+    assert_eq!(world.asked(2).await.journal_id, before, "it is the journal's, not the process's");
+    world.kill().await;
+    // As an operator who empties a disk does.
+    fs::remove_dir_all(world.path("state/journal")).unwrap();
+    world.start().await;
+    let refused = world.run(call("a")).await;
+    assert_eq!(refused.short(), "FailedPrecondition APPROVAL_INVALID");
+    let asked = world.asked(3).await;
+    assert_eq!((asked.run_id.as_str(), asked.journal_id.len()), ("a", 32));
+    assert_ne!(asked.journal_id, before);
     assert_eq!(world.effects(), ["a", "b"].map(line));
 }
 

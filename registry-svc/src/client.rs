@@ -10,17 +10,15 @@ use std::time::{Duration, SystemTime};
 
 use skillyard::pb::registry::v1 as pb;
 use skillyard::pb::registry::v1::approval_service_client::ApprovalServiceClient;
-use tonic::metadata::{Ascii, MetadataValue};
-use tonic::service::interceptor::InterceptedService;
-use tonic::transport::{Channel, Endpoint, Uri};
-use tonic::{Request, Status};
+use skillyard::service::dial::{DialFlag, DialOptions, Dialer};
+use tonic::Status;
+use tonic::transport::Endpoint;
 use tonic_types::StatusExt as _;
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 const TIMEOUT: Duration = Duration::from_secs(20);
 /// Arguments of 8 MiB, and what is around them.
 const MAX_MESSAGE_BYTES: usize = 20 << 20;
-const MAX_TOKEN_BYTES: usize = 4 << 10;
 
 const REFUSED: u8 = 8;
 const NO_ANSWER: u8 = 9;
@@ -29,16 +27,31 @@ const NOT_WRITTEN: u8 = 74;
 
 /// Lists, shows and signs approvals.
 #[derive(Clone, Debug, clap::Args)]
-#[command(after_help = "Exit codes: 0 done, 8 refused, 9 no answer, 64 bad command line or token file.")]
+#[command(after_help = "Exit codes: 0 done, 8 refused, 9 no answer, 64 bad command line, token or certificate.")]
 pub struct ApprovalsArgs {
     #[command(subcommand)]
     action: Action,
     /// The registry to ask.
-    #[arg(long, global = true, env = "SKILLYARD_REGISTRY", value_name = "URL", default_value = "http://127.0.0.1:50051", value_parser = registry)]
-    registry: Uri,
+    #[arg(
+        long,
+        global = true,
+        env = "SKILLYARD_REGISTRY",
+        value_name = "URL",
+        default_value = "http://127.0.0.1:50051"
+    )]
+    registry: String,
     /// A file with the token to show.
     #[arg(long, global = true, env = "SKILLYARD_TOKEN_FILE", value_name = "FILE")]
     token_file: Option<PathBuf>,
+    /// Who signs the registry's certificate, PEM; for an https:// registry
+    #[arg(long, global = true, env = "SKILLYARD_CA", value_name = "FILE")]
+    ca: Option<PathBuf>,
+    /// The certificate chain to show, PEM
+    #[arg(long, global = true, env = "SKILLYARD_CERT", value_name = "FILE")]
+    cert: Option<PathBuf>,
+    /// Its key, PEM
+    #[arg(long, global = true, env = "SKILLYARD_KEY", value_name = "FILE")]
+    key: Option<PathBuf>,
 }
 
 #[derive(Clone, Debug, clap::Subcommand)]
@@ -98,10 +111,8 @@ impl Wanted {
 /// Why nothing was done.
 #[derive(Debug, thiserror::Error)]
 enum Failure {
-    #[error("the token cannot be read from {}: {source}", .path.display())]
-    TokenFile { path: PathBuf, source: io::Error },
-    #[error("{} holds no token: it is to hold one line of printable ASCII", .0.display())]
-    Token(PathBuf),
+    #[error("{0}")]
+    Dial(String),
     #[error("{}", refusal(.0))]
     Status(Box<Status>),
     #[error("the answer cannot be written: {0}")]
@@ -123,7 +134,7 @@ pub async fn run(args: ApprovalsArgs) -> u8 {
     // Where stderr is closed there is nobody to tell.
     let _ = writeln!(io::stderr(), "skillyard: {}", text::visible(&failure.to_string()));
     match failure {
-        Failure::TokenFile { .. } | Failure::Token(_) => USAGE,
+        Failure::Dial(_) => USAGE,
         Failure::Status(status) if status.get_details_error_info().is_some() => REFUSED,
         Failure::Status(_) => NO_ANSWER,
         Failure::Write(_) => NOT_WRITTEN,
@@ -131,7 +142,7 @@ pub async fn run(args: ApprovalsArgs) -> u8 {
 }
 
 async fn act(args: ApprovalsArgs) -> Result<(), Failure> {
-    let mut client = connect(args.registry, args.token_file)?;
+    let mut client = args.connect()?;
     let now = SystemTime::now();
     let shown = match args.action {
         Action::List { state } => show::table(&list(&mut client, state).await?, now),
@@ -147,7 +158,7 @@ async fn act(args: ApprovalsArgs) -> Result<(), Failure> {
     Ok(stdout.flush()?)
 }
 
-type Client = ApprovalServiceClient<InterceptedService<Channel, Token>>;
+type Client = ApprovalServiceClient<Dialer>;
 
 async fn list(client: &mut Client, state: Wanted) -> Result<Vec<pb::Approval>, Failure> {
     let (mut approvals, mut page_token) = (Vec::new(), String::new());
@@ -167,54 +178,51 @@ async fn sign(client: &mut Client, Word { id, comment }: Word, approve: bool) ->
     Ok(client.sign_approval(request).await?.into_inner().approval.unwrap_or_default())
 }
 
-fn connect(registry: Uri, token_file: Option<PathBuf>) -> Result<Client, Failure> {
-    let token = match token_file.filter(|path| !path.as_os_str().is_empty()) {
-        None => None,
-        Some(path) => Some(token(path)?),
-    };
-    let channel = Endpoint::from(registry).connect_timeout(CONNECT_TIMEOUT).timeout(TIMEOUT).connect_lazy();
-    Ok(ApprovalServiceClient::with_interceptor(channel, Token(token)).max_decoding_message_size(MAX_MESSAGE_BYTES))
+fn endpoint(endpoint: Endpoint) -> Endpoint {
+    endpoint.connect_timeout(CONNECT_TIMEOUT).timeout(TIMEOUT)
 }
 
-/// Shows the token with every call.
-#[derive(Clone)]
-struct Token(Option<MetadataValue<Ascii>>);
-
-impl tonic::service::Interceptor for Token {
-    fn call(&mut self, mut request: Request<()>) -> Result<Request<()>, Status> {
-        if let Some(token) = &self.0 {
-            request.metadata_mut().insert("authorization", token.clone());
-        }
-        Ok(request)
+impl ApprovalsArgs {
+    /// An empty variable is one that is not set.
+    fn connect(&self) -> Result<Client, Failure> {
+        let given = |path: &Option<PathBuf>| path.clone().filter(|path| !path.as_os_str().is_empty());
+        let options = DialOptions {
+            token_file: given(&self.token_file),
+            ca: given(&self.ca),
+            cert: given(&self.cert),
+            key: given(&self.key),
+        };
+        let dialer = Dialer::check(&self.registry, &options).map_err(|faults| {
+            let faults = faults.iter().map(|fault| {
+                let flag = match fault.flag {
+                    DialFlag::Url => "--registry",
+                    DialFlag::TokenFile => "--token-file",
+                    DialFlag::Ca => "--ca",
+                    DialFlag::Cert => "--cert",
+                    DialFlag::Key => "--key",
+                };
+                format!("{flag}: {}", fault.what)
+            });
+            Failure::Dial(faults.collect::<Vec<_>>().join("; "))
+        })?;
+        let client = ApprovalServiceClient::new(dialer.configured(endpoint));
+        Ok(client.max_decoding_message_size(MAX_MESSAGE_BYTES))
     }
-}
-
-fn token(path: PathBuf) -> Result<MetadataValue<Ascii>, Failure> {
-    let read = match std::fs::read(&path) {
-        Ok(read) => read,
-        Err(source) => return Err(Failure::TokenFile { path, source }),
-    };
-    let token = std::str::from_utf8(&read).unwrap_or_default().trim();
-    if token.is_empty() || token.len() > MAX_TOKEN_BYTES || !token.bytes().all(|byte| byte.is_ascii_graphic()) {
-        return Err(Failure::Token(path));
-    }
-    let mut value: MetadataValue<Ascii> = format!("Bearer {token}").parse().map_err(|_| Failure::Token(path))?;
-    value.set_sensitive(true);
-    Ok(value)
-}
-
-fn registry(text: &str) -> Result<Uri, String> {
-    let hint = "write http://HOST:PORT";
-    let uri: Uri = text.parse().map_err(|error| format!("{error}: {hint}"))?;
-    if uri.scheme_str() != Some("http") || uri.authority().is_none() {
-        return Err(hint.to_owned());
-    }
-    Ok(uri)
 }
 
 fn refusal(status: &Status) -> String {
-    match status.get_details_error_info() {
-        Some(info) => format!("refused: {}: {}", info.reason, status.message()),
-        None => format!("no answer: {}: is --registry the address of a registry?", status.message()),
+    if let Some(info) = status.get_details_error_info() {
+        return format!("refused: {}: {}", info.reason, status.message());
     }
+    // What the transport says by itself does not tell a refused connection from a certificate that nobody trusts.
+    let mut message = status.message().to_owned();
+    let mut source = std::error::Error::source(status);
+    while let Some(cause) = source {
+        let text = cause.to_string();
+        if !message.contains(&text) {
+            message = format!("{message}: {text}");
+        }
+        source = cause.source();
+    }
+    format!("no answer: {message}: is --registry the address of a registry, and --ca who signs its certificate?")
 }

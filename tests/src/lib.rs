@@ -5,7 +5,9 @@
 
 pub mod access;
 pub mod binaries;
+pub mod certificates;
 pub mod pack;
+pub mod postgres;
 pub mod process;
 pub mod run;
 pub mod world;

@@ -4,9 +4,10 @@
 //! Why a run is not made twice. (1) While the process lives, the run table has one run of an id. (2) The record is on the
 //! disk before the registry is asked, and so before the start; a run whose record has no end when the executor starts
 //! again is LOST, and one with an end keeps it. So an id in the journal never starts again, whenever the process died. (3)
-//! The registry gives an approval to one pair of run and executor. So another id, or another executor, does not start with
-//! it either. Only a run that was certainly not started leaves the journal: its id may be used again, and the registry
-//! answers the same pair again, so that an answer that was lost costs nothing.
+//! The registry gives an approval to one run in one journal of one executor. So another id, another executor, or this one
+//! over a journal that does not know the run, does not start with it either. Only a run that was certainly not started
+//! leaves the journal: its id may be used again, and the registry answers the same run in the same journal again, so that
+//! an answer that was lost costs nothing.
 
 use std::fmt::Debug;
 use std::pin::Pin;
@@ -40,6 +41,8 @@ pub struct Use {
     pub digest: Digest,
     /// Of the argument bytes.
     pub args_sha256: Digest,
+    /// The journal that remembers the run.
+    pub journal_id: String,
 }
 
 /// An approval that was used up.
@@ -54,7 +57,8 @@ pub type Consuming<'a> = Pin<Box<dyn Future<Output = Result<Consumed, Refusal>> 
 
 /// Whoever keeps the approvals.
 pub trait Approvals: Debug + Send + Sync {
-    /// Uses an approval up for one run on this executor. The same pair gets the same answer again; any other is refused.
+    /// Uses an approval up for one run in one journal of this executor. The same gets the same answer again; any other is
+    /// refused.
     /// Answers within a few seconds.
     fn consume(&self, what: Use) -> Consuming<'_>;
 }
@@ -87,6 +91,7 @@ impl Guarded {
             skill: run.skill.to_string(),
             digest: run.digest,
             args_sha256: run.args_sha256,
+            journal_id: gate.journal.id().to_owned(),
         };
         let record = Record {
             id: run.id.clone(),

@@ -163,6 +163,13 @@ impl Journal {
         Ok(Self { inner: Arc::new(Inner { database, ids, writes }) })
     }
 
+    /// 32 lower-case hex digits, made with the journal and kept in it: what was written into another is not known here,
+    /// and the registry gives an approval to one journal.
+    #[must_use]
+    pub fn id(&self) -> &str {
+        self.inner.database.id()
+    }
+
     /// The run of this id, where it was accepted before.
     ///
     /// # Errors

@@ -160,7 +160,8 @@ impl pb::approval_service_server::ApprovalService for Service {
         let caller = Caller::of(&request);
         let executor = caller.require(&[Role::Executor])?.to_owned();
         let message = request.into_inner();
-        let (id, by) = (message.id.clone(), Use { run_id: request::run_id(&message.run_id)?, executor });
+        let (run_id, journal) = (request::run_id(&message.run_id)?, request::journal_id(&message.journal_id)?);
+        let (id, by) = (message.id.clone(), Use { run_id, executor, journal });
         let call = Call {
             digest: request::digest("digest", &message.digest)?,
             args_sha256: request::digest("args_sha256", &message.args_sha256)?,

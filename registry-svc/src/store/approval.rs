@@ -60,6 +60,8 @@ pub struct Use {
     pub run_id: String,
     /// The executor's identity.
     pub executor: String,
+    /// The journal in which the executor remembers the run; empty for one that names none.
+    pub journal: String,
 }
 
 /// One person's word.
@@ -184,7 +186,7 @@ pub enum UseRefusal {
 pub(super) enum Used {
     /// It is: the approval has changed.
     First,
-    /// The same run on the same executor asks again, having missed the answer.
+    /// The same run in the same journal of the same executor asks again, having missed the answer.
     Again,
 }
 
@@ -357,7 +359,11 @@ mod tests {
     fn one_use_of_the_very_call() {
         let mut approval = approval(Class::Mutating, 1);
         let call = approval.call.clone();
-        let run = |run_id: &str, executor: &str| Use { run_id: run_id.into(), executor: executor.into() };
+        let run = |run_id: &str, executor: &str| Use {
+            run_id: run_id.into(),
+            executor: executor.into(),
+            journal: "j".into(),
+        };
         let refused = approval.consume(&call, &run("r", "e"));
         assert_eq!(refused, Err(UseRefusal::Pending { there: 0, required: 1 }));
         sign(&mut approval, "bob", true).unwrap();
@@ -373,6 +379,10 @@ mod tests {
         assert_eq!(approval.consume(&call, &run("r", "e")), Ok(Used::Again), "the answer was lost");
         assert_eq!(approval.consume(&call, &run("r", "f")), Err(UseRefusal::Used));
         assert_eq!(approval.consume(&call, &run("s", "e")), Err(UseRefusal::Used));
+        for journal in ["k", ""] {
+            let wiped = Use { journal: journal.into(), ..run("r", "e") };
+            assert_eq!(approval.consume(&call, &wiped), Err(UseRefusal::Used), "it does not know what it ran");
+        }
         assert_eq!(sign(&mut approval, "dan", false), Err(SignRefusal::Closed(State::Consumed)));
         approval.expire(approval.expires_at);
         assert_eq!(approval.state, State::Consumed);
@@ -385,7 +395,7 @@ mod tests {
         approval.expire(approval.expires_at - Duration::from_millis(1));
         assert_eq!(approval.state, State::Approved);
         approval.expire(approval.expires_at);
-        let by = Use { run_id: "r".into(), executor: "e".into() };
+        let by = Use { run_id: "r".into(), executor: "e".into(), journal: "j".into() };
         assert_eq!(approval.consume(&approval.call.clone(), &by), Err(UseRefusal::Ended(State::Expired)));
     }
 

@@ -471,13 +471,14 @@ async fn insert(tx: &mut Transaction<'static, Any>, approval: &Approval, key: &R
 /// Writes what can change. The arguments go with the last moment at which it was pending.
 async fn update(tx: &mut Transaction<'static, Any>, approval: &Approval) -> Result<(), StoreError> {
     sqlx::query(
-        "UPDATE approvals SET changed = $1, state = $2, run_id = $3, executor = $4, \
-         args_json = CASE WHEN $2 = 'pending' THEN args_json END WHERE id = $5",
+        "UPDATE approvals SET changed = $1, state = $2, run_id = $3, executor = $4, journal = $5, \
+         args_json = CASE WHEN $2 = 'pending' THEN args_json END WHERE id = $6",
     )
     .bind(approval.changed)
     .bind(approval.state.as_str())
     .bind(approval.used_by.as_ref().map(|by| by.run_id.as_str()))
     .bind(approval.used_by.as_ref().map(|by| by.executor.as_str()))
+    .bind(approval.used_by.as_ref().map(|by| by.journal.as_str()))
     .bind(approval.id.to_string())
     .execute(&mut **tx)
     .await?;

@@ -29,6 +29,7 @@ const SQLITE: &str = "PRAGMA busy_timeout = 4000; PRAGMA journal_mode = WAL; PRA
 const POSTGRES: &str = "SET statement_timeout = '4s'; SET idle_in_transaction_session_timeout = '4s';";
 const MIGRATIONS: &[(i64, &str, &str)] = &[
     (1, "approvals", include_str!("migrations/0001_approvals.sql")),
+    (2, "journal", include_str!("migrations/0002_journal.sql")),
     (3, "history", include_str!("migrations/0003_history.sql")),
 ];
 

@@ -11,13 +11,15 @@ use super::error::StoreError;
 /// Those that [`approval`] reads; `$1` is the most bytes of arguments to read.
 pub(super) const COLUMNS: &str = "id, changed, agent, skill, class, digest, \
      CASE WHEN octet_length(args_json) <= $1 THEN args_json END AS args_json, args_sha256, reason, requested_by, \
-     requested_for, signatures_required, state, created_at, expires_at, run_id, executor";
+     requested_for, signatures_required, state, created_at, expires_at, run_id, executor, journal";
 
 /// An approval, as yet without its signatures.
 pub(super) fn approval(row: &AnyRow) -> Result<Approval, StoreError> {
     let class = text(row, "class")?;
     let state = text(row, "state")?;
     let (run_id, executor): (Option<String>, Option<String>) = (row.try_get("run_id")?, row.try_get("executor")?);
+    // Null too where a version used it that knew no journals.
+    let journal = row.try_get::<Option<String>, _>("journal")?.unwrap_or_default();
     let signatures_required: i64 = row.try_get("signatures_required")?;
     Ok(Approval {
         id: id(row, "id")?,
@@ -45,7 +47,7 @@ pub(super) fn approval(row: &AnyRow) -> Result<Approval, StoreError> {
             .ok_or(StoreError::Value { column: "state", value: state })?,
         created_at: from_millis(row.try_get("created_at")?),
         expires_at: from_millis(row.try_get("expires_at")?),
-        used_by: run_id.zip(executor).map(|(run_id, executor)| Use { run_id, executor }),
+        used_by: run_id.zip(executor).map(|(run_id, executor)| Use { run_id, executor, journal }),
     })
 }
 

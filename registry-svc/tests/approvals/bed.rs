@@ -1,6 +1,8 @@
 //! The real service, in this process, over a database of either kind, with callers as a listener would put them in.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::sync::Mutex;
 use std::time::Duration;
 
 use registry_svc::catalog;
@@ -14,7 +16,9 @@ use skillyard::pb::registry::v1::history_service_client::HistoryServiceClient;
 use skillyard::pb::registry::v1::request_approval_request::Arguments;
 use skillyard::service::caller::{Agents, Caller, Known, Role};
 use skillyard::service::serve;
+use skillyard::service::token::Token;
 use skillyard::{Digest, PermissionMode};
+use skillyard_tests::postgres;
 use sqlx::Connection as _;
 use sqlx::Row as _;
 use tokio::net::TcpListener;
@@ -26,7 +30,6 @@ use tonic::transport::{Channel, Endpoint, Server};
 use tonic::{Code, Request, Status};
 use tonic_types::StatusExt as _;
 
-use crate::postgres;
 use crate::world::{PATIENCE, World};
 
 pub(crate) const ARGS: &str = r#"{"path":"/srv","secret":"hunter2"}"#;
@@ -70,7 +73,7 @@ impl Bed {
         world.agent("narrow", "skills: [\"safe\"]\npermission_mode: dual-sign-required");
         let url = match engine {
             Engine::Sqlite => format!("sqlite://{}?mode=rwc", world.path("approvals.db").display()),
-            Engine::Postgres => postgres::database().await?,
+            Engine::Postgres => postgres::Database::new().await?.url(),
         };
         Some(Self { world, url })
     }
@@ -202,11 +205,21 @@ fn showing(who: &str, roles: &[Role]) -> Who {
     })
 }
 
+/// Tokens that stand for somebody with a role.
+static TOKENS: Mutex<BTreeMap<String, (String, String)>> = Mutex::new(BTreeMap::new());
+
+/// A new one, which every service of this process knows.
+pub(crate) fn token(who: &str, role: &str) -> String {
+    let token = Token::random().unwrap().expose().to_owned();
+    TOKENS.lock().unwrap().insert(token.clone(), (who.to_owned(), role.to_owned()));
+    token
+}
+
 /// What a listener does with a token, without one.
 fn identify(mut request: Request<()>) -> Result<Request<()>, Status> {
     let text = |name| request.metadata().get(name).map(|value| value.to_str().unwrap().to_owned());
     let token = text("authorization").map(|value| value.strip_prefix("Bearer ").unwrap().to_owned());
-    let of_token = token.and_then(|token| token.split_once('/').map(|(who, role)| (who.to_owned(), role.to_owned())));
+    let of_token = token.and_then(|token| TOKENS.lock().unwrap().get(&token).cloned());
     if let Some((identity, roles)) = of_token.or_else(|| text("test-who").zip(text("test-roles"))) {
         let roles = roles.split(' ').map(|role| role.parse().unwrap()).collect();
         let agents = match identity.as_str() {
@@ -245,6 +258,7 @@ pub(crate) fn using(approval: &pb::Approval, run_id: &str) -> pb::ConsumeApprova
         skill: approval.skill.clone(),
         digest: approval.digest.clone(),
         args_sha256: approval.args_sha256.clone(),
+        journal_id: "a-journal".into(),
     }
 }
 

@@ -9,9 +9,10 @@ use skillyard::pb::registry::v1::ApprovalState;
 use crate::bed::{Bed, Engine, Service, asking, dangerous, mutating};
 
 impl Bed {
-    /// As the one whose token this is.
+    /// As this one with this role, `who/role`, or with a file that holds what is no token.
     async fn approvals(&self, service: &Service, token: &str, line: &[&str]) -> Output {
         let file = self.path("token");
+        let token = token.split_once('/').map_or(token.to_owned(), |(who, role)| crate::bed::token(who, role));
         fs::write(&file, format!("{token}\n")).unwrap();
         let mut command = self.world.command();
         command.arg("approvals").args(line).args(["--registry", &service.endpoint]).arg("--token-file").arg(file);
@@ -87,6 +88,10 @@ async fn exit_codes_tell_what_is_wrong() {
     assert_eq!(unknown.status.code(), Some(8));
     let bad_token = bed.approvals(&service, " ", &["list"]).await;
     assert_eq!(bad_token.status.code(), Some(64));
+    assert!(stderr(&bad_token).contains("--token-file"), "{}", stderr(&bad_token));
+    let not_encrypted = bed.approvals(&service, "ann/approver", &["list", "--ca", "/nowhere"]).await;
+    assert_eq!(not_encrypted.status.code(), Some(64));
+    assert!(stderr(&not_encrypted).contains("--ca: http://"), "{}", stderr(&not_encrypted));
     assert_eq!(bed.approvals(&service, "ann/approver", &["sign"]).await.status.code(), Some(64));
     let mut nowhere = bed.world.command();
     nowhere.args(["approvals", "list", "--registry", "http://127.0.0.1:1"]);

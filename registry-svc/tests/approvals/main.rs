@@ -5,9 +5,9 @@
 #[expect(dead_code, reason = "shared with tests that use the rest")]
 mod bed;
 mod cli;
+mod encrypted;
 mod life;
 mod misuse;
-mod postgres;
 mod several;
 #[path = "../world/mod.rs"]
 #[expect(dead_code, reason = "shared with tests that use the rest")]

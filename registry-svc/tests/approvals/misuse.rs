@@ -39,6 +39,7 @@ async fn it_is_for_one_call_of_one_run(#[case] engine: Engine) {
         pb::ConsumeApprovalRequest { args_sha256: String::new(), ..good.clone() },
         pb::ConsumeApprovalRequest { digest: "x".into(), ..good.clone() },
         pb::ConsumeApprovalRequest { run_id: String::new(), ..good.clone() },
+        pb::ConsumeApprovalRequest { journal_id: "a b".into(), ..good.clone() },
     ] {
         assert_eq!(refused(service.consume("e1", bad).await), refusal(Code::InvalidArgument, "INVALID_REQUEST"));
     }
@@ -48,7 +49,16 @@ async fn it_is_for_one_call_of_one_run(#[case] engine: Engine) {
     }
     service.consume("e1", good.clone()).await.unwrap();
     service.consume("e1", good.clone()).await.unwrap();
-    for (executor, request) in [("e2", good.clone()), ("e1", using(&approval, "r2"))] {
+    drop(service);
+    let service = bed.serve().await;
+    service.consume("e1", good.clone()).await.unwrap();
+    for (executor, request) in [
+        ("e2", good.clone()),
+        ("e1", using(&approval, "r2")),
+        // A second executor of this identity, or this one after its state was lost: it does not know what it ran.
+        ("e1", pb::ConsumeApprovalRequest { journal_id: "another".into(), ..good.clone() }),
+        ("e1", pb::ConsumeApprovalRequest { journal_id: String::new(), ..good.clone() }),
+    ] {
         let used = service.consume(executor, request).await;
         assert_eq!(refused(used), refusal(Code::FailedPrecondition, "APPROVAL_INVALID"));
     }

@@ -6,6 +6,9 @@ use registry_svc::store::approval::Signers;
 use rstest::rstest;
 use skillyard::pb::registry::v1 as pb;
 use skillyard::pb::registry::v1::ApprovalState;
+use skillyard_tests::certificates::Ca;
+use skillyard_tests::postgres::Database;
+use sqlx::{Connection as _, Row as _};
 use tokio::sync::Barrier;
 use tonic::Code;
 
@@ -101,6 +104,36 @@ async fn a_watch_sees_what_the_other_registry_changes(#[case] engine: Engine) {
     assert_eq!(next(&mut approved).await, twice, "the first that is approved");
     let used = there.consume("e1", using(&asked, "r")).await.unwrap();
     assert_eq!(next(&mut all).await, used);
+}
+
+/// As `sslmode` and `sslrootcert` in the URL say.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_connection_to_postgresql_is_encrypted() {
+    let Some(mut bed) = Bed::new(Engine::Postgres).await else { return };
+    let Some(database) = Database::new().await else { return };
+    let (url, ca) = (database.encrypted_url(), database.ca());
+    let verified = format!("{url}?sslmode=verify-full&sslrootcert={}", ca.display());
+    for url in [&url, &format!("{url}?sslmode=require"), &verified] {
+        bed.url.clone_from(url);
+        let service = bed.serve().await;
+        service.approved().await;
+        let mut connection = sqlx::AnyConnection::connect(url).await.unwrap();
+        let sql = "SELECT count(*), count(*) FILTER (WHERE ssl) FROM pg_stat_ssl JOIN pg_stat_activity USING (pid) \
+                   WHERE datname = current_database()";
+        let row = sqlx::query(sql).fetch_one(&mut connection).await.unwrap();
+        let (all, encrypted): (i64, i64) = (row.get(0), row.get(1));
+        assert!(all >= 2 && all == encrypted, "{encrypted} of {all} with {url}");
+    }
+    // A name that the certificate is not for, and a CA that did not sign it.
+    let other = bed.path("other.pem");
+    std::fs::write(&other, Ca::new().pem()).unwrap();
+    for bad in [
+        verified.replace("localhost", "127.0.0.1"),
+        format!("{url}?sslmode=verify-full&sslrootcert={}", other.display()),
+    ] {
+        let service = bed.serve_with(&bad, Signers::default()).await;
+        assert_eq!(refused(service.ask(mutating()).await), refusal(Code::Unavailable, "STORE_UNAVAILABLE"), "{bad}");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

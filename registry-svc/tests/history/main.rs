@@ -7,8 +7,6 @@ mod append;
 #[expect(dead_code, reason = "shared with tests that use the rest")]
 mod bed;
 mod list;
-#[path = "../approvals/postgres.rs"]
-mod postgres;
 mod records;
 mod retention;
 #[path = "../world/mod.rs"]

@@ -100,12 +100,14 @@ impl World {
         self.write("access/callers.yaml", "callers: {operator: {roles: [operator]}}");
         command.arg("--tokens-file").arg(self.path("access/tokens"));
         command.arg("--callers-file").arg(self.path("access/callers.yaml"));
-        Registry::start(command, &self.path("access/token")).await
+        let options = DialOptions { token_file: Some(self.path("access/token")), ..DialOptions::default() };
+        Registry::start(command, "http://127.0.0.1", &options).await
     }
 }
 
 impl Registry {
-    async fn start(mut command: Command, token: &Path) -> Self {
+    /// Starts it, and waits until it serves those who come with this.
+    pub(crate) async fn start(mut command: Command, url: &str, options: &DialOptions) -> Self {
         let mut child = command.spawn().unwrap();
         let lines = Arc::new(Lines::default());
         let (stderr, sink) = (child.stderr.take().unwrap(), Arc::clone(&lines));
@@ -119,8 +121,7 @@ impl Registry {
             lines.wait_for(|line| serde_json::from_str::<Value>(line).is_ok_and(|v| v["message"] == "listening"));
         let listening: Value = serde_json::from_str(&listening).unwrap();
         let port = listening["address"].as_str().unwrap().rsplit_once(':').unwrap().1.parse().unwrap();
-        let options = DialOptions { token_file: Some(token.to_owned()), ..DialOptions::default() };
-        let channel = Dialer::check(&format!("http://127.0.0.1:{port}"), &options).unwrap();
+        let channel = Dialer::check(&format!("{url}:{port}"), options).unwrap();
         let registry = Self { child, port, channel, lines };
         registry.until_serving().await;
         registry

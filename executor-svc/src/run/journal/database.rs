@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::SystemTime;
 
 use redb::{Builder, ReadableDatabase as _, ReadableTable as _, ReadableTableMetadata as _, TableDefinition};
+use uuid::Uuid;
 
 use super::record::{from_bytes, from_ms, to_bytes, to_ms};
 use super::{Bounds, JournalError, Record};
@@ -23,6 +24,8 @@ const FACTS: TableDefinition<'_, &str, u64> = TableDefinition::new("facts");
 const FORMAT: (&str, u64) = ("format", 1);
 /// When the newest run was accepted that was forgotten; 0 for none.
 const FORGOTTEN_UNTIL: &str = "forgotten_until";
+/// The two halves of the journal's id.
+const ID: [&str; 2] = ["id_high", "id_low"];
 /// Memory for pages.
 const CACHE_BYTES: usize = 1 << 20;
 /// Most records that one write looks at to forget some.
@@ -45,6 +48,7 @@ pub(super) struct Database {
     path: PathBuf,
     database: redb::Database,
     bounds: Bounds,
+    id: String,
     forgotten_until: AtomicU64,
 }
 
@@ -98,24 +102,41 @@ impl Database {
             }
             other => corrupt(other.to_string()),
         })?;
-        let this = Self { path: path.clone(), database, bounds, forgotten_until: AtomicU64::new(0) };
-        let lost = this.close_the_open().map_err(|error| corrupt(error.to_string()))?;
+        let mut this =
+            Self { path: path.clone(), database, bounds, id: String::new(), forgotten_until: AtomicU64::new(0) };
+        let (lost, id) = this.close_the_open().map_err(|error| corrupt(error.to_string()))?;
+        this.id = id;
         // A write forgets some; what is left is forgotten by those that follow.
         this.write(&[])?;
         Ok((this, lost))
     }
 
-    fn close_the_open(&self) -> Result<Vec<RunId>, Fault> {
+    /// What is to be done once at the start, in one step: the runs that were lost, and the journal's id, which one that
+    /// was made before there were ids gets now.
+    fn close_the_open(&self) -> Result<(Vec<RunId>, String), Fault> {
         let write = self.database.begin_write()?;
         let mut lost = Vec::new();
+        let id;
         {
-            let facts = write.open_table(FACTS)?;
+            let mut facts = write.open_table(FACTS)?;
             let format = facts.get(FORMAT.0)?.map(|value| value.value());
             if format != Some(FORMAT.1) {
                 return Err(Fault::Format { found: format.unwrap_or_default(), expected: FORMAT.1 });
             }
             let forgotten = facts.get(FORGOTTEN_UNTIL)?.map_or(0, |value| value.value());
             self.forgotten_until.store(forgotten, Ordering::Relaxed);
+            let halves = ID.map(|half| facts.get(half).map(|value| value.map(|value| value.value())));
+            id = match halves {
+                [Ok(Some(high)), Ok(Some(low))] => Uuid::from_u64_pair(high, low),
+                [Err(error), _] | [_, Err(error)] => return Err(error.into()),
+                _ => {
+                    let new = Uuid::new_v4();
+                    let (high, low) = new.as_u64_pair();
+                    facts.insert(ID[0], high)?;
+                    facts.insert(ID[1], low)?;
+                    new
+                }
+            };
             let (mut runs, mut open) = (write.open_table(RUNS)?, write.open_table(OPEN)?);
             for id in open.iter()? {
                 lost.push(id_of(id?.0.value())?);
@@ -130,7 +151,11 @@ impl Database {
             }
         }
         write.commit()?;
-        Ok(lost)
+        Ok((lost, id.simple().to_string()))
+    }
+
+    pub(super) fn id(&self) -> &str {
+        &self.id
     }
 
     pub(super) fn path(&self) -> &Path {
@@ -303,3 +328,22 @@ macro_rules! from_redb {
 }
 
 from_redb!(TransactionError, TableError, StorageError, CommitError);
+
+/// Makes a file what it was before journals had ids.
+#[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "a test")]
+pub(super) fn forget_the_id(path: &Path) {
+    let begun = std::time::Instant::now();
+    let database = loop {
+        match builder().open(path) {
+            Ok(database) => break database,
+            Err(error) => assert!(begun.elapsed().as_secs() < 30, "{error}"),
+        }
+        std::thread::yield_now();
+    };
+    let write = database.begin_write().unwrap();
+    for half in ID {
+        write.open_table(FACTS).unwrap().remove(half).unwrap().unwrap();
+    }
+    write.commit().unwrap();
+}

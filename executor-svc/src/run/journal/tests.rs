@@ -53,6 +53,30 @@ async fn a_record_gets_its_end_and_survives() {
     assert_eq!(journal.forgotten_until(), None);
 }
 
+/// Also one that was made by a version that knew no ids.
+#[tokio::test]
+async fn a_journal_keeps_its_id_and_another_has_another() {
+    let directory = tempfile::tempdir().unwrap();
+    let journal = Journal::open(directory.path(), FOR_EVER).unwrap();
+    let id = journal.id().to_owned();
+    assert!(id.len() == 32 && id.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f')), "{id}");
+    drop(journal);
+    assert_eq!(reopened(directory.path()).id(), id);
+    let another = tempfile::tempdir().unwrap();
+    let journal = Journal::open(another.path(), FOR_EVER).unwrap();
+    assert_ne!(journal.id(), id);
+    journal.accept(record("a", 1)).await.unwrap();
+    drop(journal);
+    drop(reopened(another.path()));
+
+    database::forget_the_id(&another.path().join(FILE));
+    let journal = reopened(another.path());
+    let given = journal.id().to_owned();
+    assert!(journal.find(&super::tests::id("a")).await.unwrap().is_some());
+    drop(journal);
+    assert_eq!(reopened(another.path()).id(), given);
+}
+
 /// The thread that writes closes the file, a moment after the last handle is gone.
 fn reopened(directory: &Path) -> Journal {
     let begun = std::time::Instant::now();
