@@ -192,7 +192,7 @@ async fn executors_hand_in_and_operators_and_callers_read() {
     assert_eq!(refused(nobody.get_run_record(get("nobodys")).await), unknown);
 
     let mut bot = service.history("bot", &[Role::Orchestrator]);
-    assert_eq!(crate::records::ids(bot.clone(), list()).await, ["mine"]);
+    assert_eq!(crate::records::ids(&mut bot, list()).await, ["mine"]);
     assert_eq!(bot.get_run_record(get("mine")).await.unwrap().into_inner().records.len(), 1);
     for id in ["theirs", "nobodys", "none"] {
         assert_eq!(refused(bot.get_run_record(get(id)).await), refusal(Code::NotFound, "UNKNOWN_RUN"), "{id}");

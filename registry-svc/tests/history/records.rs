@@ -81,7 +81,7 @@ impl Service {
 
     /// All pages, each of at most `page_size`, as one list of ids.
     pub(crate) async fn ids(&self, request: pb::ListRunRecordsRequest) -> Vec<String> {
-        ids(self.operator(), request).await
+        ids(&mut self.operator(), request).await
     }
 
     pub(crate) async fn record(&self, run_id: &str) -> Result<Vec<pb::RunRecord>, Status> {
@@ -90,7 +90,7 @@ impl Service {
     }
 }
 
-pub(crate) async fn ids(mut client: HistoryClient, mut request: pb::ListRunRecordsRequest) -> Vec<String> {
+pub(crate) async fn ids(client: &mut HistoryClient, mut request: pb::ListRunRecordsRequest) -> Vec<String> {
     let mut ids = Vec::new();
     loop {
         let page = client.list_run_records(request.clone()).await.unwrap().into_inner();
