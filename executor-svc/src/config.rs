@@ -14,6 +14,8 @@ use skillyard::service::telemetry::{self, LogFormat};
 
 /// Most slots.
 const MAX_SLOTS: usize = 4096;
+/// Records of a few runs whose skills said much.
+const MIN_JOURNAL_BYTES: usize = 1 << 20;
 /// Most places in the queue.
 const MAX_QUEUE: usize = 1_000_000;
 
@@ -102,6 +104,12 @@ pub struct Flags {
     /// How old the mirrored catalog may become while the registry does not answer
     #[arg(long, env = "SKILLYARD_MAX_CATALOG_AGE", default_value = "24h", value_name = "DURATION")]
     pub max_catalog_age: String,
+    /// How long an id of an ended run is remembered, and how long its record waits for the registry, at the longest
+    #[arg(long, env = "SKILLYARD_JOURNAL_MAX_AGE", default_value = "7d", value_name = "DURATION")]
+    pub journal_max_age: String,
+    /// How many bytes of records wait for the registry at the most; the oldest are dropped
+    #[arg(long, env = "SKILLYARD_JOURNAL_MAX_BYTES", default_value = "1073741824", value_name = "BYTES")]
+    pub journal_max_bytes: String,
     /// Agent of calls that name none [default: no agent, read-only]
     #[arg(long, env = "SKILLYARD_DEFAULT_AGENT", value_name = "AGENT")]
     pub default_agent: Option<String>,
@@ -166,6 +174,10 @@ pub struct Config {
     pub keep_finished: Duration,
     /// How old the catalog may become.
     pub max_catalog_age: Duration,
+    /// How long ended runs are remembered and their records wait for the registry.
+    pub journal_max_age: Duration,
+    /// How many bytes of records wait for the registry.
+    pub journal_max_bytes: usize,
     /// Agent of calls that name none; empty for no agent.
     pub default_agent: String,
     /// What is logged.
@@ -262,6 +274,7 @@ impl Flags {
         let drain_timeout = duration(&self.drain_timeout, "--drain-timeout", "SKILLYARD_DRAIN_TIMEOUT", Duration::ZERO);
         let keep_finished = duration(&self.keep_finished, "--keep-finished", "SKILLYARD_KEEP_FINISHED", Duration::ZERO);
         let max_catalog_age = duration(&self.max_catalog_age, "--max-catalog-age", "SKILLYARD_MAX_CATALOG_AGE", second);
+        let journal_max_age = duration(&self.journal_max_age, "--journal-max-age", "SKILLYARD_JOURNAL_MAX_AGE", second);
         let mut number =
             |text: Option<&String>, flag, variable, range: std::ops::RangeInclusive<usize>, otherwise| match text
                 .map(|text| (text, text.parse::<usize>()))
@@ -280,6 +293,13 @@ impl Flags {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let slots = number(self.slots.as_ref(), "--slots", "SKILLYARD_SLOTS", 1..=MAX_SLOTS, 4 * cores);
         let queue = number(self.queue.as_ref(), "--queue", "SKILLYARD_QUEUE", 0..=MAX_QUEUE, 16 * slots);
+        let journal_max_bytes = number(
+            Some(&self.journal_max_bytes),
+            "--journal-max-bytes",
+            "SKILLYARD_JOURNAL_MAX_BYTES",
+            MIN_JOURNAL_BYTES..=usize::MAX,
+            MIN_JOURNAL_BYTES,
+        );
         let log_format = match self.log_format.as_str() {
             "text" => LogFormat::Text,
             "json" => LogFormat::Json,
@@ -313,6 +333,8 @@ impl Flags {
                 drain_timeout,
                 keep_finished,
                 max_catalog_age,
+                journal_max_age,
+                journal_max_bytes,
                 default_agent: self.default_agent.unwrap_or_default(),
                 log: self.log,
                 log_format,

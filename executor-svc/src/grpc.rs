@@ -11,6 +11,7 @@ use skillyard::service::caller::{Caller, Role};
 use skillyard::wire::duration_to_wire;
 use tonic::{Request, Response, Status};
 
+pub use self::answer::record_to_wire;
 use self::answer::{RunStream, run_to_wire};
 use self::request::{deadline, invalid, run_request};
 use crate::run::Runner;
@@ -65,7 +66,7 @@ impl ExecutorService for Executor {
             .into());
         }
         let run = self.runner.cancel(&caller, &request.run_id, request.reason).await?;
-        Ok(Response::new(pb::CancelRunResponse { run: Some(run_to_wire(&run, &self.name)) }))
+        Ok(Response::new(pb::CancelRunResponse { run: Some(run_to_wire(&run)) }))
     }
 
     async fn get_status(

@@ -72,7 +72,9 @@ pub async fn run(config: Config, listener: TcpListener, shutdown: impl Future<Ou
         let (state_dir, max_age) = (config.state_dir.clone(), config.max_catalog_age);
         Mirror::open(&state_dir, max_age)?
     };
-    let journal = Journal::open(&config.state_dir.join("journal"), Bounds::default())?;
+    let bounds =
+        Bounds { age: config.journal_max_age, record_bytes: config.journal_max_bytes as u64, ..Bounds::default() };
+    let journal = Journal::open(&config.state_dir.join("journal"), bounds)?;
     let registry = Registry::over(config.registry.clone());
     let pool = Pool::new(config.slot_program.clone()).map_err(RunError::Slots)?;
     let limits = Limits {
@@ -81,8 +83,9 @@ pub async fn run(config: Config, listener: TcpListener, shutdown: impl Future<Ou
         max_timeout: config.max_timeout,
         keep_finished: config.keep_finished,
         default_agent: config.default_agent.clone(),
+        executor: config.name.as_str().into(),
     };
-    let gate = Gate { journal, approvals: Arc::new(registry.clone()) };
+    let gate = Gate { journal: journal.clone(), approvals: Arc::new(registry.clone()) };
     let runner = Runner::new(limits, config.environment.clone(), mirror.clone(), pool.clone(), gate);
     let endpoint = config.advertise.clone().unwrap_or_else(|| address.to_string());
     let service = ExecutorServiceServer::new(Executor::new(runner.clone(), &config.name, &endpoint))
@@ -143,6 +146,10 @@ pub async fn run(config: Config, listener: TcpListener, shutdown: impl Future<Ou
         tracing::warn!("the mirror did not end by itself");
     }
     pool.shutdown();
+    // The last runs have ended, and only noted it.
+    if let Err(error) = journal.flush().await {
+        tracing::error!(%error, "the last runs could not be written down: after a restart they are LOST");
+    }
     info!("stopped");
     Ok(served?)
 }

@@ -1,35 +1,42 @@
 //! The journal and `kill -9`: what a process was told that is written down is there for the next one.
 #![expect(clippy::disallowed_methods, clippy::unwrap_used, reason = "a test, which starts itself to be killed")]
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::io::BufRead as _;
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::Path;
 use std::process::Command;
+use std::sync::Arc;
 use std::time::SystemTime;
 
+use executor_svc::run::call::Call;
 use executor_svc::run::id::RunId;
-use executor_svc::run::journal::{Bounds, Journal, Record};
-use executor_svc::run::outcome::Outcome;
+use executor_svc::run::journal::{Bounds, Journal, RunRecord};
+use executor_svc::run::outcome::{Outcome, Remains};
+use executor_svc::slot::Exit;
 use skillyard::Digest;
 
 fn id(text: &str) -> RunId {
     text.parse().unwrap()
 }
 
-fn record(text: &str) -> Record {
-    Record {
+fn call(text: &str) -> Arc<Call> {
+    Arc::new(Call {
         id: id(text),
+        named_by_caller: true,
         request: Digest::of(text.as_bytes()),
-        caller: "ann".to_owned(),
-        approval_id: "approval".to_owned(),
         skill: "disk_cleaner".parse().unwrap(),
         digest: Digest::of(b"package"),
         agent: "ops".to_owned(),
+        caller: "ann".to_owned(),
         args_sha256: Digest::of(b"{}"),
+        approval_id: Some("approval".to_owned()),
+        needs_approval: true,
+        detached: false,
+        labels: HashMap::new(),
+        executor: "here".into(),
         accepted_at: SystemTime::now(),
-        outcome: None,
-    }
+    })
 }
 
 const KILLED_IN: &str = "SKILLYARD_JOURNAL_OF_A_KILLED_PROCESS";
@@ -43,10 +50,15 @@ fn the_process_that_is_killed() {
         let journal = Journal::open(Path::new(&directory), Bounds::default()).unwrap();
         for i in 0_u64.. {
             let name = format!("run-{}-{i}", std::process::id());
-            journal.accept(record(&name)).await.unwrap();
+            let call = call(&name);
+            journal.accept(&call).await.unwrap();
             eprintln!("\nACCEPTED {name}");
             if i % 3 == 0 {
-                journal.end(&id(&name), Outcome::Succeeded).await.unwrap();
+                let (finished, result) = Remains::default().exited(Exit::Code(1), |_| None);
+                assert!(result.is_none());
+                let (finished, finished_at) = (Arc::new(finished), SystemTime::now());
+                let record = RunRecord { call, started_at: None, finished_at, finished, stderr: String::new() };
+                journal.end(record).await.unwrap();
                 eprintln!("\nENDED {name}");
             }
         }
@@ -85,7 +97,7 @@ async fn what_was_accepted_is_there_after_a_kill() {
         let found = journal.find(&id(&name)).await.unwrap().unwrap_or_else(|| panic!("{name} is gone"));
         // The end may have been written and not yet told.
         match found.outcome {
-            Some(Outcome::Succeeded) => {}
+            Some(Outcome::Failed) => {}
             Some(Outcome::Lost) => assert!(!over.contains(&name), "{name}"),
             other => panic!("{name}: {other:?}"),
         }

@@ -10,8 +10,10 @@ use tokio::time::{Sleep, sleep};
 use tokio_stream::Stream;
 use tonic::Status;
 
+use crate::run::call::Call;
 use crate::run::event::{Event, Stamped};
 use crate::run::events::Reader;
+use crate::run::journal::RunRecord;
 use crate::run::outcome::{Finished, Outcome, signal_name};
 use crate::run::table::Run;
 use crate::slot::Exit;
@@ -31,10 +33,10 @@ impl RunStream {
     /// The events of a run, from the first that is kept.
     pub(super) fn new(run: &Run, reader: Reader, executor: &str, endpoint: &str) -> Self {
         let accepted = pb::Accepted {
-            run_id: run.id.to_string(),
+            run_id: run.call.id.to_string(),
             executor: executor.to_owned(),
             endpoint: endpoint.to_owned(),
-            digest: run.digest.to_string(),
+            digest: run.call.digest.to_string(),
             queue_position: 0,
         };
         Self { reader, accepted, heartbeat: None }
@@ -123,33 +125,42 @@ fn finished_to_wire(finished: &Finished, run_id: &str) -> pb::Finished {
             stderr_bytes: figures.stderr_bytes,
             stdout_bytes: figures.stdout_bytes,
         }),
-        reason: finished.reason.to_owned(),
+        reason: finished.reason.clone().into_owned(),
     }
 }
 
 /// A run, without its output.
-pub(super) fn run_to_wire(run: &Run, executor: &str) -> pb::Run {
+pub(super) fn run_to_wire(run: &Run) -> pb::Run {
     let end = run.end();
-    let started_at = run.started_at();
-    let state = match (&end, started_at) {
+    call_to_wire(&run.call, run.started_at(), end.as_ref().map(|(at, finished)| (*at, &**finished)))
+}
+
+/// The run of a record.
+#[must_use]
+pub fn record_to_wire(record: &RunRecord) -> pb::Run {
+    call_to_wire(&record.call, record.started_at, Some((record.finished_at, &record.finished)))
+}
+
+fn call_to_wire(call: &Call, started_at: Option<SystemTime>, end: Option<(SystemTime, &Finished)>) -> pb::Run {
+    let state = match (end, started_at) {
         (Some(_), _) => pb::RunState::Finished,
         (None, Some(_)) => pb::RunState::Running,
         (None, None) => pb::RunState::Queued,
     };
     pb::Run {
-        run_id: run.id.to_string(),
-        skill: run.skill.to_string(),
-        digest: run.digest.to_string(),
-        agent: run.agent.clone(),
-        caller: run.caller.clone(),
-        approval_id: run.approval_id.clone().unwrap_or_default(),
-        args_sha256: run.args_sha256.to_string(),
+        run_id: call.id.to_string(),
+        skill: call.skill.to_string(),
+        digest: call.digest.to_string(),
+        agent: call.agent.clone(),
+        caller: call.caller.clone(),
+        approval_id: call.approval_id.clone().unwrap_or_default(),
+        args_sha256: call.args_sha256.to_string(),
         state: state.into(),
-        accepted_at: Some(run.accepted_at.into()),
+        accepted_at: Some(call.accepted_at.into()),
         started_at: started_at.map(Into::into),
-        finished_at: end.as_ref().map(|(at, _)| (*at).into()),
-        finished: end.map(|(_, finished)| finished_to_wire(&finished, run.id.as_str())),
-        executor: executor.to_owned(),
-        labels: run.labels.clone(),
+        finished_at: end.map(|(at, _)| at.into()),
+        finished: end.map(|(_, finished)| finished_to_wire(finished, call.id.as_str())),
+        executor: call.executor.to_string(),
+        labels: call.labels.clone(),
     }
 }

@@ -86,6 +86,7 @@ pub(super) fn run_request(
         deadline,
         expected_digest,
         approval_id,
+        detach: false,
         labels: message.labels,
     })
 }

@@ -19,9 +19,9 @@ use skillyard::service::error::{Reason, Refusal};
 use tracing::{error, info};
 
 use crate::run::admission::{Permit, RETRY_AFTER, draining};
-use crate::run::journal::{Journal, JournalError, Record};
-use crate::run::outcome::Outcome;
-use crate::run::table::{Run, expired};
+use crate::run::call::Call;
+use crate::run::journal::{Journal, JournalError, RunRecord};
+use crate::run::table::expired;
 
 /// How far the clocks of the registry and of this executor may be apart.
 const CLOCKS_APART: Duration = Duration::from_secs(300);
@@ -77,35 +77,23 @@ pub struct Gate {
 pub struct Guarded {
     gate: Gate,
     what: Use,
-    record: Record,
+    call: Arc<Call>,
 }
 
 impl Guarded {
     /// A run with the approval that its request named.
     #[must_use]
-    pub fn new(gate: Gate, run: &Run, approval_id: &str) -> Self {
+    pub fn new(gate: Gate, call: &Arc<Call>, approval_id: &str) -> Self {
         let what = Use {
             approval_id: approval_id.to_owned(),
-            run_id: run.id.to_string(),
-            agent: run.agent.clone(),
-            skill: run.skill.to_string(),
-            digest: run.digest,
-            args_sha256: run.args_sha256,
+            run_id: call.id.to_string(),
+            agent: call.agent.clone(),
+            skill: call.skill.to_string(),
+            digest: call.digest,
+            args_sha256: call.args_sha256,
             journal_id: gate.journal.id().to_owned(),
         };
-        let record = Record {
-            id: run.id.clone(),
-            request: run.request,
-            caller: run.caller.clone(),
-            approval_id: approval_id.to_owned(),
-            skill: run.skill.clone(),
-            digest: run.digest,
-            agent: run.agent.clone(),
-            args_sha256: run.args_sha256,
-            accepted_at: run.accepted_at,
-            outcome: None,
-        };
-        Self { gate, what, record }
+        Self { gate, what, call: Arc::clone(call) }
     }
 
     /// Writes the run down and uses its approval up; when this returns, the run may start, once, at once. Dropped before,
@@ -115,14 +103,7 @@ impl Guarded {
     /// Why the run may not start.
     pub async fn obtain(&self, permit: &Permit) -> Result<(), Refusal> {
         let journal = &self.gate.journal;
-        journal.accept(self.record.clone()).await.map_err(|error| match error {
-            JournalError::Known(id) => expired(&id),
-            error => {
-                error!(%error, "a run is not started: it could not be written down");
-                let message = "this executor cannot write its journal and starts only safe skills until it is mended; its log has the cause: run it on another executor";
-                Refusal::new(Reason::NotReady, message).retry_after(RETRY_AFTER)
-            }
-        })?;
+        journal.accept(&self.call).await.map_err(not_written)?;
         // An approval is not used up for an executor that goes away. Once it is, the run has till the end of the drain.
         if permit.is_draining() {
             return Err(draining());
@@ -137,21 +118,34 @@ impl Guarded {
                 Refusal::new(Reason::ApprovalInvalid, message).with("approval_id", self.what.approval_id.as_str())
             );
         }
-        info!(approval_id = self.what.approval_id, caller = self.record.caller, "the approval is used by this run");
+        // So that a record of a run that was LOST before this certainly means that nothing was started.
+        journal.approved(&self.call.id).await.map_err(not_written)?;
+        info!(approval_id = self.what.approval_id, caller = self.call.caller, "the approval is used by this run");
         Ok(())
     }
 
     /// Notes how the run ended, before anybody is told.
-    pub async fn ended(&self, outcome: Outcome) {
-        if let Err(error) = self.gate.journal.end(&self.record.id, outcome).await {
+    pub async fn ended(&self, record: RunRecord) {
+        if let Err(error) = self.gate.journal.end(record).await {
             error!(%error, "the end of a run could not be written down: after a restart it is LOST");
         }
     }
 
     /// Notes that the run was not started and will not be; its id may be used again from then on.
     pub async fn refused(&self) {
-        if let Err(error) = self.gate.journal.forget(&self.record.id).await {
+        if let Err(error) = self.gate.journal.forget(&self.call.id).await {
             error!(%error, "a run that was not started could not be forgotten: after a restart its id cannot be used");
+        }
+    }
+}
+
+fn not_written(error: JournalError) -> Refusal {
+    match error {
+        JournalError::Known(id) => expired(&id, None),
+        error => {
+            error!(%error, "a run is not started: it could not be written down");
+            let message = "this executor cannot write its journal and starts only safe skills until it is mended; its log has the cause: run it on another executor";
+            Refusal::new(Reason::NotReady, message).retry_after(RETRY_AFTER)
         }
     }
 }

@@ -11,6 +11,7 @@ use crate::mirror::Held;
 use crate::run::admission::{RETRY_AFTER, Ticket};
 use crate::run::approval::Guarded;
 use crate::run::explain;
+use crate::run::journal::Journal;
 use crate::run::outcome::{Cause, Finished, Remains};
 use crate::run::patience::Patience;
 use crate::run::pipes::Pipes;
@@ -24,6 +25,8 @@ use crate::slot::{self, Pool, Slot};
 pub struct Job {
     /// Its entry in the table.
     pub run: Arc<Run>,
+    /// Where its start is noted.
+    pub journal: Journal,
     /// Its place.
     pub ticket: Ticket,
     /// What it needs before it starts, unless it is safe.
@@ -46,20 +49,43 @@ pub struct Job {
     pub pool: Pool,
 }
 
+/// What became of a run.
+#[derive(Debug)]
+pub struct Done {
+    /// How it ended.
+    pub finished: Finished,
+    /// Its result, if it succeeded.
+    pub result: Option<Arc<str>>,
+    /// The first and last parts of its stderr, for the record.
+    pub stderr: String,
+}
+
 impl Job {
     /// Runs it to its end.
     ///
     /// # Errors
     /// A refusal says that nothing was started.
-    pub async fn execute(self) -> Result<(Finished, Option<Arc<str>>), Refusal> {
+    pub async fn execute(self) -> Result<Done, Refusal> {
         let accepted = Instant::now();
-        let Self { run, ticket, guarded, package, entry, env_allow, environment, arguments, limit, deadline, pool } =
-            self;
+        let Self {
+            run,
+            journal,
+            ticket,
+            guarded,
+            package,
+            entry,
+            env_allow,
+            environment,
+            arguments,
+            limit,
+            deadline,
+            pool,
+        } = self;
         let mut patience = Patience::new(Arc::clone(&run), deadline);
         let ended_early = |cause: &Cause| {
             let mut remains = Remains::default();
             remains.figures.queued = accepted.elapsed();
-            Ok((remains.ended_by(cause, None), None))
+            Ok(Done { finished: remains.ended_by(cause, None), result: None, stderr: String::new() })
         };
         let permit = match while_wanted(&run, &mut patience, ticket.slot()).await {
             Ok(permit) => permit?,
@@ -87,7 +113,7 @@ impl Job {
             }
         })?;
         pipes.write_arguments(arguments);
-        let watch = Watch::new(run, patience, limit, accepted);
+        let watch = Watch::new(run, journal, patience, limit, accepted);
         let (remains, end) = watch.follow(&mut slot, &mut pipes).await;
         // The slot is free for the next run before the result is looked at.
         drop(slot);
@@ -99,23 +125,23 @@ impl Job {
         let large = remains.stdout.len() > LARGE;
         let conclude = move || {
             let _held = package;
-            match end {
+            let stderr = remains.stderr.clone().into_text();
+            let (finished, result) = match end {
                 End::Stopped(cause, exit) => (remains.ended_by(&cause, exit), None),
                 End::SpawnFailed(errno) => {
                     (remains.spawn_failed(explain::spawn_failure(&entry, &program, errno)), None)
                 }
                 End::Exited(exit) => remains.exited(exit, |code| explain::exit_hint(code, &program, &env_allow)),
-            }
+            };
+            Done { finished, result: result.map(Arc::from), stderr }
         };
-        let (finished, result) = if large {
-            tokio::task::spawn_blocking(conclude).await.unwrap_or_else(|error| {
+        if large {
+            return Ok(tokio::task::spawn_blocking(conclude).await.unwrap_or_else(|error| {
                 error!(%error, "a result could not be looked at");
-                (Remains::default().unreadable(), None)
-            })
-        } else {
-            conclude()
-        };
-        Ok((finished, result.map(Arc::from)))
+                Done { finished: Remains::default().unreadable(), result: None, stderr: String::new() }
+            }));
+        }
+        Ok(conclude())
     }
 }
 

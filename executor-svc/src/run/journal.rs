@@ -1,72 +1,56 @@
-//! The journal: runs of mutating and dangerous skills, on disk before they start, so that neither a repeated call nor a
-//! restart runs one twice. Safe runs are not in it.
+//! The journal: every run, accepted to finished, in an embedded database that survives the process.
 //!
-//! A record is written when its run has a slot, and gets its end when the run has ended. One thread writes; a write is
-//! answered when it is on the disk, and writes that wait together share one sync. A journal that cannot be read keeps the
-//! executor from starting: it never forgets by itself.
+//! It serves two ends. **Never twice:** a run of a mutating or dangerous skill is on the disk before it starts, so that
+//! neither a repeated call nor a restart runs it again; whoever asks for such a write waits until it is synced. **The
+//! record:** every run that ended, or was LOST with the process, is a [`RunRecord`], numbered in order and kept until it is
+//! shipped, or too old, or too much. Safe runs only note what happens to them: the notes of about 100 ms share a write,
+//! and no run ever waits for one (see [`queue`]). One thread writes. A journal that cannot be read keeps the executor from
+//! starting: it never forgets by itself.
 
 use std::collections::HashSet;
 use std::fs::{self, File};
 use std::hash::{BuildHasher as _, RandomState};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
-use std::time::{Duration, SystemTime};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant, SystemTime};
 
-use skillyard::{Digest, SkillName};
-use tokio::sync::oneshot;
+use tokio::sync::{oneshot, watch};
 
 use self::database::{Database, Write, Written};
+use self::queue::{Queue, Queued, settle};
+pub use self::record::{Entry, RunRecord};
+use crate::run::call::Call;
 use crate::run::id::RunId;
-use crate::run::outcome::Outcome;
 
 mod database;
+mod queue;
+mod raw;
 mod record;
+mod tables;
 
 /// The file, in the journal's directory.
 const FILE: &str = "journal.redb";
 /// A database that is being made.
 const NEW_FILE: &str = "journal.redb.new";
-/// Most writes that share a sync.
-const MAX_BATCH: usize = 256;
+/// How often it is said at the most that records were dropped.
+const SAY_EVERY: Duration = Duration::from_secs(60);
 
 /// How much is remembered.
 #[derive(Clone, Copy, Debug)]
 pub struct Bounds {
-    /// How long a run that has ended is remembered at the longest, from when it was accepted.
+    /// How long a run that has ended is remembered at the longest, from when it was accepted, and how long its record
+    /// waits to be shipped, from its end.
     pub age: Duration,
-    /// How many runs are remembered; those that go on are never forgotten.
+    /// How many ended runs with an approval are remembered, and how many safe ones; those that go on are never forgotten.
     pub runs: u64,
+    /// How many bytes of records wait to be shipped.
+    pub record_bytes: u64,
 }
 
 impl Default for Bounds {
     fn default() -> Self {
-        Self { age: Duration::from_secs(7 * 86_400), runs: 100_000 }
+        Self { age: Duration::from_secs(7 * 86_400), runs: 100_000, record_bytes: 1 << 30 }
     }
-}
-
-/// What the journal has of a run.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Record {
-    /// The run.
-    pub id: RunId,
-    /// What was asked for, in all that makes a call the same call.
-    pub request: Digest,
-    /// Who asked; empty for a caller that is not known.
-    pub caller: String,
-    /// The approval that the run was to use.
-    pub approval_id: String,
-    /// The skill.
-    pub skill: SkillName,
-    /// The package.
-    pub digest: Digest,
-    /// On whose behalf; empty for no agent.
-    pub agent: String,
-    /// Of the argument bytes; the arguments themselves are not kept.
-    pub args_sha256: Digest,
-    /// When the run got its id.
-    pub accepted_at: SystemTime,
-    /// How it ended; `None` while it goes on.
-    pub outcome: Option<Outcome>,
 }
 
 /// Why the journal cannot be used.
@@ -108,7 +92,7 @@ pub enum JournalError {
     Known(RunId),
 }
 
-/// Cheap to clone; all clones are the same. The file is closed with the last one.
+/// Cheap to clone; all clones are the same. The file is closed when the last one is dropped and all is written.
 #[derive(Clone, Debug)]
 pub struct Journal {
     inner: Arc<Inner>,
@@ -118,14 +102,8 @@ pub struct Journal {
 struct Inner {
     database: Arc<Database>,
     ids: Arc<Ids>,
-    writes: mpsc::Sender<Queued>,
-}
-
-/// A write, and who waits for it.
-#[derive(Debug)]
-struct Queued {
-    write: Write,
-    done: oneshot::Sender<Result<(), JournalError>>,
+    queue: Arc<Queue>,
+    changed: watch::Receiver<u64>,
 }
 
 /// Hashes of the ids in the journal, so that a call whose id is not in it, as almost every one's, reads no file.
@@ -137,34 +115,37 @@ struct Ids {
 
 impl Journal {
     /// Opens the journal in a directory that nobody else uses, or makes one. Runs in it that have no end went on when the
-    /// executor died: they get [`Outcome::Lost`]. Reads all of the file, and blocks as long.
+    /// executor died: they are LOST, and have a record. Reads all of the file, and blocks as long.
     ///
     /// # Errors
     /// [`JournalError`]: the directory cannot be used, or the file is not what was written.
     pub fn open(directory: &Path, bounds: Bounds) -> Result<Self, JournalError> {
         let (database, lost) = open(directory, bounds)?;
-        for id in &lost {
-            tracing::warn!(run_id = %id, "the run went on when the executor ended: it is LOST, and not run again");
+        for entry in &lost {
+            let (run_id, skill, step) = (&entry.call.id, &entry.call.skill, entry.step.as_str());
+            tracing::warn!(%run_id, %skill, step, "the run went on when the executor ended: it is LOST");
         }
         let ids = Ids::default();
         database.each_id(|id| ids.add(id))?;
+        let last_record = database.last_record()?;
         tracing::info!(path = %database.path().display(), runs = ids.lock().len(), lost = lost.len(), "journal opened");
-        let (database, ids) = (Arc::new(database), Arc::new(ids));
-        let (writes, queue) = mpsc::channel();
+        let (tell, changed) = watch::channel(last_record);
+        let inner = Inner { database: Arc::new(database), ids: Arc::new(ids), queue: Arc::default(), changed };
         let thread = {
-            let (database, ids) = (Arc::clone(&database), Arc::clone(&ids));
-            std::thread::Builder::new().name("journal".to_owned()).spawn(move || write_all(&database, &ids, &queue))
+            let (database, ids) = (Arc::clone(&inner.database), Arc::clone(&inner.ids));
+            let queue = Arc::clone(&inner.queue);
+            let write_all = move || write_all(&database, &ids, &queue, &tell);
+            std::thread::Builder::new().name("journal".to_owned()).spawn(write_all)
         };
         thread.map_err(|error| JournalError::Io {
             what: "start a thread for",
             path: directory.to_owned(),
             why: error.to_string(),
         })?;
-        Ok(Self { inner: Arc::new(Inner { database, ids, writes }) })
+        Ok(Self { inner: Arc::new(inner) })
     }
 
-    /// 32 lower-case hex digits, made with the journal and kept in it: what was written into another is not known here,
-    /// and the registry gives an approval to one journal.
+    /// Random, made with the journal: 32 hex digits. A new disk is a new journal.
     #[must_use]
     pub fn id(&self) -> &str {
         self.inner.database.id()
@@ -174,50 +155,118 @@ impl Journal {
     ///
     /// # Errors
     /// [`JournalError`]
-    pub async fn find(&self, id: &RunId) -> Result<Option<Record>, JournalError> {
+    pub async fn find(&self, id: &RunId) -> Result<Option<Entry>, JournalError> {
         if !self.inner.ids.may_have(id) {
             return Ok(None);
         }
-        let (database, id) = (Arc::clone(&self.inner.database), id.clone());
-        let found = tokio::task::spawn_blocking(move || database.find(&id)).await;
-        found.unwrap_or_else(|_| Err(self.ended()))
+        let id = id.clone();
+        self.read(move |database| database.find(&id)).await
     }
 
     /// Writes down that a run was accepted; when this returns, it is on the disk. Dropped before, it may be or not; what
     /// is asked for afterwards comes after it.
     ///
     /// # Errors
-    /// [`JournalError::Known`], or the record cannot be written; the run must not be started then.
-    pub async fn accept(&self, record: Record) -> Result<(), JournalError> {
-        self.write(Write::Accept(Box::new(record))).await
+    /// [`JournalError::Known`], or the entry cannot be written; the run must not be started then.
+    pub async fn accept(&self, call: &Arc<Call>) -> Result<(), JournalError> {
+        self.write(Write::Accept(Box::new(Entry::accepted(Arc::clone(call))))).await
     }
 
-    /// Writes down how a run ended; nothing where the run is not in the journal.
+    /// Writes down that a run's approval is used and it starts next; when this returns, it is on the disk.
+    ///
+    /// # Errors
+    /// It cannot be written; the run must not be started then.
+    pub async fn approved(&self, id: &RunId) -> Result<(), JournalError> {
+        self.write(Write::Approved(id.clone())).await
+    }
+
+    /// Writes down how a run ended, and its record; when this returns, it is on the disk.
     ///
     /// # Errors
     /// The end cannot be written: after a restart the run is LOST.
-    pub async fn end(&self, id: &RunId, outcome: Outcome) -> Result<(), JournalError> {
-        self.write(Write::End(id.clone(), outcome)).await
+    pub async fn end(&self, record: RunRecord) -> Result<(), JournalError> {
+        self.write(Write::End(Box::new(record))).await
     }
 
     /// Forgets a run that goes on and is not going to be started, so that its id can be used again.
     ///
     /// # Errors
-    /// The record cannot be removed: after a restart the run is LOST.
+    /// The entry cannot be removed: after a restart the run is LOST.
     pub async fn forget(&self, id: &RunId) -> Result<(), JournalError> {
         self.write(Write::Forget(id.clone())).await
     }
 
-    /// The newest moment of acceptance among the runs that were forgotten for want of room or by age; `None` while the
-    /// journal has all that ever were in it.
+    /// Notes that a run was accepted, and returns whether there was room for it.
+    #[must_use]
+    pub fn note_accepted(&self, call: &Arc<Call>) -> bool {
+        self.inner.queue.note(Write::Note(Box::new(Entry::accepted(Arc::clone(call)))))
+    }
+
+    /// Notes that a run was started.
+    pub fn note_started(&self, id: &RunId, at: SystemTime) {
+        self.inner.queue.note(Write::Started(id.clone(), at));
+    }
+
+    /// Notes how a run ended, and its record; `was_noted` is what [`Self::note_accepted`] returned.
+    pub fn note_ended(&self, record: RunRecord, was_noted: bool) {
+        self.inner.queue.record(record, was_noted);
+    }
+
+    /// Notes that a run that was noted is not going to be started.
+    pub fn note_forgotten(&self, id: &RunId) {
+        self.inner.queue.forget(id.clone());
+    }
+
+    /// Returns when all that was noted before is on the disk.
+    ///
+    /// # Errors
+    /// It could not be written.
+    pub async fn flush(&self) -> Result<(), JournalError> {
+        self.write(Write::Nothing).await
+    }
+
+    /// The oldest records that are not shipped, in the order in which their runs ended, and the cursor behind them: at most
+    /// so many, and so many bytes unless the first alone has more.
+    ///
+    /// # Errors
+    /// They cannot be read.
+    pub async fn unshipped(&self, max_bytes: usize, max_records: usize) -> Result<(Vec<RunRecord>, u64), JournalError> {
+        self.read(move |database| database.unshipped(max_bytes, max_records)).await
+    }
+
+    /// Moves the cursor: the records up to it are shipped, and are deleted.
+    ///
+    /// # Errors
+    /// It cannot be written: the same records are unshipped still.
+    pub async fn shipped(&self, cursor: u64) -> Result<(), JournalError> {
+        self.write(Write::Shipped(cursor)).await
+    }
+
+    /// The cursor behind the last record: changes when there are more to ship.
+    #[must_use]
+    pub fn changed(&self) -> watch::Receiver<u64> {
+        self.inner.changed.clone()
+    }
+
+    /// The newest moment of acceptance among the runs with an approval that were forgotten for want of room or by age;
+    /// `None` while the journal has all that ever were in it.
     #[must_use]
     pub fn forgotten_until(&self) -> Option<SystemTime> {
         self.inner.database.forgotten_until()
     }
 
+    async fn read<T: Send + 'static>(
+        &self,
+        read: impl FnOnce(&Database) -> Result<T, JournalError> + Send + 'static,
+    ) -> Result<T, JournalError> {
+        let database = Arc::clone(&self.inner.database);
+        let found = tokio::task::spawn_blocking(move || read(&database)).await;
+        found.unwrap_or_else(|_| Err(self.ended()))
+    }
+
     async fn write(&self, write: Write) -> Result<(), JournalError> {
         let (done, answer) = oneshot::channel();
-        self.inner.writes.send(Queued { write, done }).map_err(|_| self.ended())?;
+        self.inner.queue.send(write, done);
         answer.await.unwrap_or_else(|_| Err(self.ended()))
     }
 
@@ -226,28 +275,72 @@ impl Journal {
     }
 }
 
+impl Drop for Inner {
+    fn drop(&mut self) {
+        self.queue.close();
+    }
+}
+
 /// Writes until nobody can ask for more.
-fn write_all(database: &Database, ids: &Ids, queue: &mpsc::Receiver<Queued>) {
-    while let Ok(first) = queue.recv() {
-        let mut waiting = vec![first];
-        waiting.extend(queue.try_iter().take(MAX_BATCH - 1));
-        let (writes, waiting): (Vec<_>, Vec<_>) = waiting.into_iter().map(|queued| (queued.write, queued.done)).unzip();
+fn write_all(database: &Database, ids: &Ids, queue: &Queue, tell: &watch::Sender<u64>) {
+    let mut losses = Losses::default();
+    while let Some(waiting) = queue.take() {
+        let (writes, waiting): (Vec<_>, Vec<_>) =
+            settle(waiting).into_iter().map(|Queued { write, done }| (write, done)).unzip();
         for write in &writes {
-            if let Write::Accept(record) = write {
-                // Before it is on the disk: an id too many costs a look at the file, one too few would cost a second run.
-                ids.add(record.id.as_str());
+            // Before it is on the disk: an id too many costs a look at the file, one too few would cost a second run.
+            match write {
+                Write::Accept(entry) | Write::Note(entry) => ids.add(entry.call.id.as_str()),
+                Write::End(record) if Entry::is_remembered(&record.call) => ids.add(record.call.id.as_str()),
+                _ => {}
             }
         }
         match database.write(&writes) {
-            Ok(Written { answers, gone }) => {
+            Ok(Written { answers, gone, last_record, dropped }) => {
                 ids.remove(&gone);
-                waiting.into_iter().zip(answers).for_each(|(done, answer)| drop(done.send(answer)));
+                losses.too_old_or_much += dropped;
+                tell.send_if_modified(|last| std::mem::replace(last, last_record) != last_record);
+                let told = waiting.into_iter().zip(answers);
+                told.for_each(|(done, answer)| drop(done.map(|done| done.send(answer))));
             }
             Err(error) => {
-                tracing::error!(%error, "the journal was not written");
-                waiting.into_iter().for_each(|done| drop(done.send(Err(error.clone()))));
+                let records = writes.iter().filter(|write| matches!(write, Write::End(_)));
+                losses.not_written += records.count() as u64;
+                losses.why = Some(error.clone());
+                waiting.into_iter().flatten().for_each(|done| drop(done.send(Err(error.clone()))));
             }
         }
+        losses.no_room += queue.given_up();
+        losses.say();
+    }
+}
+
+/// Records that will never be shipped, until it is said.
+#[derive(Debug, Default)]
+struct Losses {
+    too_old_or_much: u64,
+    no_room: u64,
+    not_written: u64,
+    why: Option<JournalError>,
+    said: Option<Instant>,
+}
+
+impl Losses {
+    fn say(&mut self) {
+        let (too_old_or_much, no_room, not_written) = (self.too_old_or_much, self.no_room, self.not_written);
+        let any = too_old_or_much + no_room + not_written > 0 || self.why.is_some();
+        if !any || self.said.is_some_and(|said| said.elapsed() < SAY_EVERY) {
+            return;
+        }
+        let error = self.why.take().map(|error| error.to_string());
+        tracing::error!(
+            error,
+            too_old_or_much,
+            no_room,
+            not_written,
+            "records of runs were dropped: the history lacks them"
+        );
+        *self = Self { said: Some(Instant::now()), ..Self::default() };
     }
 }
 
@@ -274,7 +367,7 @@ impl Ids {
 }
 
 /// A journal is made beside and renamed into place, so that a file in place is never a half-made one.
-fn open(directory: &Path, bounds: Bounds) -> Result<(Database, Vec<RunId>), JournalError> {
+fn open(directory: &Path, bounds: Bounds) -> Result<(Database, Vec<Entry>), JournalError> {
     let io = |what, path: &Path| {
         let path = path.to_owned();
         move |error: std::io::Error| JournalError::Io { what, path, why: error.to_string() }

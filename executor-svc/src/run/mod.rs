@@ -2,10 +2,13 @@
 
 pub mod admission;
 pub mod approval;
+pub mod call;
+pub mod diary;
 pub mod environment;
 pub mod event;
 pub mod events;
 pub mod explain;
+pub mod fingerprint;
 pub mod id;
 pub mod job;
 pub mod journal;
@@ -17,6 +20,7 @@ pub mod pipes;
 pub mod progress;
 pub mod runner;
 pub mod schema;
+pub mod stderr;
 pub mod table;
 pub mod unread;
 pub mod watch;

@@ -1,7 +1,10 @@
 //! How a run ended: from what happened to its process to one word, one sentence and the figures.
 
+use std::borrow::Cow;
 use std::time::Duration;
 
+use crate::run::call::Step;
+use crate::run::stderr::Stderr;
 use crate::slot::{Exit, Usage};
 
 /// Most bytes of stdout: a longer result is refused.
@@ -86,7 +89,12 @@ pub enum Cause {
     /// The slot was stopped, was ended, or did not answer.
     SlotLost,
     /// The executor died, and was started again.
-    ExecutorLost,
+    ExecutorLost {
+        /// How far the run came, as far as it was written down.
+        step: Step,
+        /// Whether the skill is safe.
+        safe: bool,
+    },
 }
 
 impl Cause {
@@ -101,7 +109,7 @@ impl Cause {
             Self::Draining => "DRAINING",
             Self::OutputLimit => "OUTPUT_LIMIT",
             Self::SlotLost => "SLOT_LOST",
-            Self::ExecutorLost => "EXECUTOR_LOST",
+            Self::ExecutorLost { .. } => "EXECUTOR_LOST",
         }
     }
 
@@ -110,7 +118,7 @@ impl Cause {
             Self::Timeout(_) | Self::Deadline => Outcome::TimedOut,
             Self::CallerGone | Self::CancelRequested(_) | Self::Draining => Outcome::Cancelled,
             Self::OutputLimit => Outcome::ResultTooLarge,
-            Self::SlotLost | Self::ExecutorLost => Outcome::Lost,
+            Self::SlotLost | Self::ExecutorLost { .. } => Outcome::Lost,
         }
     }
 
@@ -128,11 +136,37 @@ impl Cause {
             Self::SlotLost => {
                 "the process that watched the run was stopped or killed, by the skill or from outside; what the run did is not known".to_owned()
             }
-            Self::ExecutorLost => {
-                "the executor ended while the run was going on, or was about to start; what the run did is not known, and it is not run again: look at what it was to change, then ask for a new approval and choose a new run_id".to_owned()
-            }
+            Self::ExecutorLost { step, safe } => executor_lost(*step, *safe),
         }
     }
+}
+
+/// Before the start of a run with an approval every step is on the disk; a safe run's are written a moment later.
+fn executor_lost(step: Step, safe: bool) -> String {
+    let (what, then) = match (step, safe) {
+        (Step::Accepted | Step::Approved, true) => (
+            "the executor ended soon after the run was accepted; whether it was started is not known",
+            "choose a new run_id to run it again",
+        ),
+        (Step::Started, true) => (
+            "the executor ended while the run was going on, and its processes with it",
+            "choose a new run_id to run it again",
+        ),
+        (Step::Accepted, false) => (
+            "the executor ended before the run was started: it changed nothing, and its approval may be used up",
+            "ask for a new approval and choose a new run_id",
+        ),
+        (Step::Approved, false) => (
+            "the executor ended when the run was about to start, with its approval used up; whether it was started, and \
+             what it did, is not known, and it is not run again",
+            "look at what it was to change, then ask for a new approval and choose a new run_id",
+        ),
+        (Step::Started, false) => (
+            "the executor ended while the run was going on; what the run did is not known, and it is not run again",
+            "look at what it was to change, then ask for a new approval and choose a new run_id",
+        ),
+    };
+    format!("{what}: {then}")
 }
 
 /// The end of a run.
@@ -143,7 +177,7 @@ pub struct Finished {
     /// One sentence for a model or a person; empty on success.
     pub message: String,
     /// For programs; empty where the outcome says all.
-    pub reason: &'static str,
+    pub reason: Cow<'static, str>,
     /// How the process ended, if there was one and it was seen.
     pub exit: Option<Exit>,
     /// The end of stderr; empty on success.
@@ -174,8 +208,8 @@ pub struct Figures {
 pub struct Remains {
     /// All of stdout, up to the limit.
     pub stdout: Vec<u8>,
-    /// The end of stderr.
-    pub stderr_tail: Vec<u8>,
+    /// The first part of stderr and the last.
+    pub stderr: Stderr,
     /// The figures.
     pub figures: Figures,
 }
@@ -214,7 +248,7 @@ impl Remains {
                     let finished = Finished {
                         outcome: Outcome::Succeeded,
                         message: String::new(),
-                        reason: "",
+                        reason: "".into(),
                         exit: Some(exit),
                         stderr_tail: String::new(),
                         stdout_head: String::new(),
@@ -233,7 +267,7 @@ impl Remains {
                 if let Some(hint) = hint(code) {
                     message.push_str(": ");
                     message.push_str(&hint);
-                } else if let Some(line) = last_line(&self.stderr_tail) {
+                } else if let Some(line) = last_line(&self.stderr.last()) {
                     message.push_str(": ");
                     message.push_str(&line);
                 }
@@ -247,9 +281,9 @@ impl Remains {
         Finished {
             outcome,
             message,
-            reason,
+            reason: reason.into(),
             exit,
-            stderr_tail: excerpt(&self.stderr_tail),
+            stderr_tail: excerpt(&self.stderr.last()),
             stdout_head: excerpt(head),
             result_bytes: 0,
             figures: self.figures,
@@ -263,18 +297,6 @@ impl Finished {
     pub(crate) fn for_tests() -> Self {
         Remains::default().ended_by(&Cause::Deadline, None)
     }
-}
-
-/// Keeps the last [`EXCERPT_BYTES`] of what is written.
-pub fn keep_tail(tail: &mut Vec<u8>, bytes: &[u8]) {
-    if bytes.len() >= EXCERPT_BYTES {
-        tail.clear();
-        tail.extend_from_slice(&bytes[bytes.len() - EXCERPT_BYTES..]);
-        return;
-    }
-    let over = (tail.len() + bytes.len()).saturating_sub(EXCERPT_BYTES);
-    tail.drain(..over);
-    tail.extend_from_slice(bytes);
 }
 
 /// The name of a signal.
@@ -321,7 +343,7 @@ pub fn signal_name(number: i32) -> String {
 }
 
 /// Text of bytes that may have been cut within a character.
-fn excerpt(bytes: &[u8]) -> String {
+pub(super) fn excerpt(bytes: &[u8]) -> String {
     let start = bytes.iter().take(3).take_while(|b| (0x80..=0xBF).contains(*b)).count();
     let bytes = &bytes[start..];
     match std::str::from_utf8(bytes) {
@@ -368,7 +390,8 @@ mod tests {
     use super::*;
 
     fn exited(code: i32, stdout: &str, stderr: &str) -> (Finished, Option<String>) {
-        let remains = Remains { stdout: stdout.into(), stderr_tail: stderr.into(), figures: Figures::default() };
+        let mut remains = Remains { stdout: stdout.into(), ..Remains::default() };
+        remains.stderr.push(stderr.as_bytes());
         remains.exited(Exit::Code(code), |_| None)
     }
 
@@ -393,23 +416,22 @@ mod tests {
         let (finished, _) = exited(3, "", "Traceback\nValueError: no such host\n\n");
         assert_eq!(finished.message, "the skill exited with code 3: ValueError: no such host");
         let killed = Remains::default().exited(Exit::Signal(9), |_| None).0;
-        assert_eq!((killed.outcome, killed.reason), (Outcome::Signaled, ""));
+        assert_eq!((killed.outcome, &*killed.reason), (Outcome::Signaled, ""));
         assert!(killed.message.contains("SIGKILL"));
     }
 
     #[test]
     fn excerpts_are_cut_at_characters() {
-        let mut tail = Vec::new();
+        let mut stderr = Stderr::default();
         for _ in 0..3000 {
-            keep_tail(&mut tail, "é".as_bytes());
+            stderr.push("é".as_bytes());
         }
-        keep_tail(&mut tail, b"x");
-        assert_eq!(tail.len(), EXCERPT_BYTES);
-        assert_eq!(excerpt(&tail), format!("{}x", "é".repeat(2047)));
+        stderr.push(b"x");
+        assert_eq!(excerpt(&stderr.last()), format!("{}x", "é".repeat(2047)));
         assert_eq!(excerpt(&"é".as_bytes()[..1]), "");
         assert_eq!(excerpt(b"a\xFFb"), "a\u{FFFD}b");
-        keep_tail(&mut tail, &vec![b'y'; 5000]);
-        assert_eq!(excerpt(&tail), "y".repeat(4096));
+        stderr.push(&vec![b'y'; 5000]);
+        assert_eq!(excerpt(&stderr.last()), "y".repeat(4096));
         assert_eq!(signal_name(11), "SIGSEGV");
         assert_eq!(signal_name(34), "signal 34");
     }

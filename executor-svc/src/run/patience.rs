@@ -40,7 +40,7 @@ impl Patience {
             return Ok(());
         }
         let since = *self.alone_since.get_or_insert(now);
-        if self.run.named_by_caller && now < since + RECONNECT_WITHIN { Ok(()) } else { Err(Cause::CallerGone) }
+        if self.run.call.named_by_caller && now < since + RECONNECT_WITHIN { Ok(()) } else { Err(Cause::CallerGone) }
     }
 
     /// When to check again at the latest.

@@ -16,16 +16,19 @@ use tracing::{Instrument as _, Span, error, info, info_span};
 use crate::mirror::{Mirror, MirroredCatalog, MirroredSkill};
 use crate::run::admission::{Admission, RETRY_AFTER, draining};
 use crate::run::approval::{Gate, Guarded};
+use crate::run::call::Call;
+use crate::run::diary::Diary;
 use crate::run::environment;
 use crate::run::event::Event;
 use crate::run::events::Reader;
+use crate::run::fingerprint::Fingerprint;
 use crate::run::id::RunId;
-use crate::run::job::Job;
-use crate::run::journal::Record;
-use crate::run::outcome::{Cause, Outcome, Remains};
+use crate::run::job::{Done, Job};
+use crate::run::journal::RunRecord;
+use crate::run::outcome::{Cause, Outcome};
 use crate::run::permit::permit;
 use crate::run::schema::{self, LARGE};
-use crate::run::table::{NewRun, Run, RunTable, expired, reused};
+use crate::run::table::{Run, RunTable, expired, reused};
 use crate::run::watch::GRACE;
 use crate::slot::Pool;
 
@@ -55,6 +58,8 @@ pub struct RunRequest {
     pub expected_digest: Option<Digest>,
     /// The approval that a mutating or dangerous skill needs.
     pub approval_id: Option<String>,
+    /// Whether the run goes on without a reader.
+    pub detach: bool,
     /// Kept with the run.
     pub labels: HashMap<String, String>,
 }
@@ -72,6 +77,8 @@ pub struct Limits {
     pub keep_finished: Duration,
     /// For calls that name no agent; empty for none.
     pub default_agent: String,
+    /// The name of this executor.
+    pub executor: Arc<str>,
 }
 
 /// Runs skills.
@@ -125,7 +132,18 @@ impl Runner {
         } else {
             Arguments::parse(raw)
         }?;
-        let fingerprint = fingerprint(&request, &arguments);
+        let fingerprint = Fingerprint {
+            caller: request.caller.identity(),
+            skill: &request.skill,
+            agent: &request.agent,
+            args_sha256: arguments.sha256(),
+            timeout: request.timeout,
+            expected_digest: request.expected_digest,
+            approval_id: request.approval_id.as_deref(),
+            detached: request.detach,
+            labels: &request.labels,
+        }
+        .digest();
         if let Some(found) = self.find_same(&request, &fingerprint)? {
             return Ok(found);
         }
@@ -156,25 +174,34 @@ impl Runner {
             return Ok(found);
         }
         let ticket = inner.admission.enter()?;
-        let run = Run::new(NewRun {
-            id: request.run_id.clone(),
+        let run = Run::new(Call {
+            named_by_caller: request.run_id.is_some(),
+            id: request.run_id.take().unwrap_or_else(RunId::random),
             request: fingerprint,
             skill: skill.name.clone(),
             digest: skill.digest,
-            agent: request.agent.clone(),
+            agent: std::mem::take(&mut request.agent),
             caller: request.caller.identity().to_owned(),
             args_sha256: arguments.sha256(),
             approval_id: request.approval_id.take(),
+            needs_approval: permitted.needs_approval,
+            detached: request.detach,
             labels: std::mem::take(&mut request.labels),
+            executor: Arc::clone(&inner.limits.executor),
             accepted_at: SystemTime::now(),
         });
-        let reader = run.events.read().ok_or_else(|| expired(&run.id))?;
+        let call = &run.call;
+        let reader = run.events.read().ok_or_else(|| expired(&call.id, None))?;
         run.events.push(Event::Accepted { queue_position: ticket.position() });
         inner.table.insert(&run);
-        let guarded = run.approval_id.as_deref().filter(|_| permitted.needs_approval);
-        let guarded = guarded.map(|approval| Guarded::new(inner.gate.clone(), &run, approval));
+        let guarded = call.approval_id.as_deref().filter(|_| call.needs_approval);
+        let guarded = guarded.map(|approval| Guarded::new(inner.gate.clone(), call, approval));
+        let diary = Diary::new(inner.gate.journal.clone(), guarded.clone(), call);
+        let span =
+            info_span!("run", run_id = %call.id, skill = %call.skill, agent = %call.agent, caller = %call.caller);
         let job = Job {
             run: Arc::clone(&run),
+            journal: inner.gate.journal.clone(),
             ticket,
             guarded,
             package: permitted.package,
@@ -186,8 +213,7 @@ impl Runner {
             deadline: request.deadline,
             pool: inner.pool.clone(),
         };
-        let span = info_span!("run", run_id = %run.id, skill = %run.skill, agent = %run.agent, caller = %run.caller);
-        self.spawn(job, span);
+        self.spawn(job, diary, span);
         Ok((run, reader))
     }
 
@@ -204,12 +230,13 @@ impl Runner {
             );
             Refusal::new(Reason::UnknownRun, message)
         })?;
-        if caller.identity() != run.caller && caller.allow(&[Role::Operator]).is_err() {
-            let message = format!("run {} was started by another caller: it, or an operator, can cancel it", run.id);
+        if caller.identity() != run.call.caller && caller.allow(&[Role::Operator]).is_err() {
+            let message =
+                format!("run {} was started by another caller: it, or an operator, can cancel it", run.call.id);
             return Err(Refusal::new(Reason::CallerNotAllowed, message).with("caller", caller.identity()));
         }
         if run.end().is_none() {
-            info!(run_id = %run.id, caller = caller.identity(), "cancel asked for");
+            info!(run_id = %run.call.id, caller = caller.identity(), "cancel asked for");
             run.stop(Cause::CancelRequested(why));
             run.events.ended().await;
         }
@@ -230,7 +257,7 @@ impl Runner {
             return;
         }
         for run in inner.table.active() {
-            info!(run_id = %run.id, skill = %run.skill, "the run is ended: the executor is shutting down");
+            info!(run_id = %run.call.id, skill = %run.call.skill, "the run is ended: the executor is shutting down");
             run.stop(Cause::Draining);
         }
         // A stop ends a run within its grace, and the slot is given up soon after it.
@@ -270,7 +297,7 @@ impl Runner {
     fn find_same(&self, request: &RunRequest, fingerprint: &Digest) -> Result<Option<(Arc<Run>, Reader)>, Refusal> {
         let Some(id) = &request.run_id else { return Ok(None) };
         let Some(run) = self.inner.table.find_same(id, fingerprint)? else { return Ok(None) };
-        let reader = run.events.read().ok_or_else(|| expired(id))?;
+        let reader = run.events.read().ok_or_else(|| expired(id, None))?;
         Ok(Some((run, reader)))
     }
 
@@ -289,23 +316,27 @@ impl Runner {
             Refusal::new(Reason::Internal, message)
         })?;
         // Without an end, it is a run of this life: the table has it.
-        let Some(Record { outcome: Some(outcome), .. }) = &found else { return Ok(None) };
-        let (outcome, Some(record)) = (*outcome, found) else { return Ok(None) };
-        if record.request != *fingerprint {
+        let Some((entry, outcome)) = found.and_then(|entry| entry.outcome.map(|outcome| (entry, outcome))) else {
+            return Ok(None);
+        };
+        if entry.call.request != *fingerprint {
             return Err(reused(id));
         }
         if outcome != Outcome::Lost {
-            return Err(expired(id).with("outcome", outcome.as_str()));
+            return Err(expired(id, Some(outcome)));
         }
         // Asked twice at once, the first has put it into the table meanwhile.
         if let Some(found) = self.find_same(request, fingerprint)? {
             return Ok(Some(found));
         }
-        let run = lost(record);
-        let reader = run.events.read().ok_or_else(|| expired(id))?;
+        let run = Run::of(Arc::clone(&entry.call));
+        let reader = run.events.read().ok_or_else(|| expired(id, None))?;
         run.events.push(Event::Accepted { queue_position: 0 });
-        let finished = Arc::new(Remains::default().ended_by(&Cause::ExecutorLost, None));
-        run.finished(Arc::clone(&finished));
+        if let Some(at) = entry.started_at {
+            run.started(at);
+        }
+        let finished = Arc::new(entry.lost());
+        run.finished(SystemTime::now(), Arc::clone(&finished));
         run.events.finish(None, Event::Finished(finished));
         self.inner.table.insert(&run);
         self.inner.table.ended(&run);
@@ -328,33 +359,37 @@ impl Runner {
         Ok(catalog)
     }
 
-    fn spawn(&self, job: Job, span: Span) {
+    fn spawn(&self, job: Job, diary: Diary, span: Span) {
         let runner = self.clone();
-        let (run, guarded) = (Arc::clone(&job.run), job.guarded.clone());
+        let run = Arc::clone(&job.run);
         let task = async move {
             match job.execute().await {
-                Ok((finished, result)) => {
+                Ok(Done { finished, result, stderr }) => {
                     info!(
                         outcome = finished.outcome.as_str(),
-                        reason = finished.reason,
+                        reason = &*finished.reason,
                         queued_ms = finished.figures.queued.as_millis(),
                         wall_ms = finished.figures.usage.wall.as_millis(),
                         "run finished"
                     );
-                    if let Some(guarded) = guarded {
-                        guarded.ended(finished.outcome).await;
-                    }
-                    let finished = Arc::new(finished);
-                    run.finished(Arc::clone(&finished));
+                    let (finished, finished_at) = (Arc::new(finished), SystemTime::now());
+                    diary
+                        .ended(RunRecord {
+                            call: Arc::clone(&run.call),
+                            started_at: run.started_at(),
+                            finished_at,
+                            finished: Arc::clone(&finished),
+                            stderr,
+                        })
+                        .await;
+                    run.finished(finished_at, Arc::clone(&finished));
                     run.events.finish(result.as_ref(), Event::Finished(finished));
                     runner.inner.table.ended(&run);
                 }
                 Err(refusal) => {
                     info!(reason = refusal.reason().as_str(), "run refused before it was started");
                     // From the journal first: once it is gone from the table, the same call may come again.
-                    if let Some(guarded) = guarded {
-                        guarded.refused().await;
-                    }
+                    diary.refused().await;
                     runner.inner.table.remove(&run);
                     run.events.finish(None, Event::Refused(refusal));
                 }
@@ -370,39 +405,6 @@ impl Runner {
 fn limit(subprocess: &Subprocess, asked: Option<Duration>, most: Duration) -> Duration {
     let own = Duration::from_secs(subprocess.timeout_seconds.into()).min(most);
     asked.map_or(own, |asked| asked.min(own))
-}
-
-/// A run that went on when the executor died; what it did is not known.
-fn lost(record: Record) -> Arc<Run> {
-    Run::new(NewRun {
-        id: Some(record.id),
-        request: record.request,
-        skill: record.skill,
-        digest: record.digest,
-        agent: record.agent,
-        caller: record.caller,
-        args_sha256: record.args_sha256,
-        approval_id: Some(record.approval_id),
-        labels: HashMap::new(),
-        accepted_at: record.accepted_at,
-    })
-}
-
-/// All that makes two calls the same call, the caller included; what only bounds the wait for it, as the deadline, does not.
-fn fingerprint(request: &RunRequest, arguments: &Arguments) -> Digest {
-    let mut labels: Vec<_> = request.labels.iter().collect();
-    labels.sort();
-    let parts = (
-        request.caller.identity(),
-        &request.skill,
-        &request.agent,
-        arguments.sha256(),
-        request.timeout,
-        request.expected_digest,
-        &request.approval_id,
-        labels,
-    );
-    Digest::of(format!("{parts:?}").as_bytes())
 }
 
 /// Held while large or costly arguments are looked at.

@@ -4,12 +4,13 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
+use skillyard::Digest;
 use skillyard::service::error::{Reason, Refusal};
-use skillyard::{Digest, SkillName};
 
+use crate::run::call::Call;
 use crate::run::events::EventLog;
 use crate::run::id::RunId;
-use crate::run::outcome::{Cause, Finished};
+use crate::run::outcome::{Cause, Finished, Outcome};
 use crate::run::unread::{self, Unread};
 
 /// Most ended runs whose ids callers chose, and most bytes of them: they may be asked for again.
@@ -24,28 +25,8 @@ const RUN_COST: usize = 1024;
 /// One run, from accepted to a while after its end.
 #[derive(Debug)]
 pub struct Run {
-    /// Unique in the table.
-    pub id: RunId,
-    /// Whether the caller chose the id, and so may call again.
-    pub named_by_caller: bool,
-    /// What was asked for, in all that makes a call the same call.
-    pub request: Digest,
-    /// The skill.
-    pub skill: SkillName,
-    /// The package that runs.
-    pub digest: Digest,
-    /// On whose behalf; empty for no agent.
-    pub agent: String,
-    /// Whose call it was; empty for an anonymous one.
-    pub caller: String,
-    /// Of the argument bytes.
-    pub args_sha256: Digest,
-    /// The approval that it was asked for with.
-    pub approval_id: Option<String>,
-    /// As the request gave them.
-    pub labels: HashMap<String, String>,
-    /// When it got its id.
-    pub accepted_at: SystemTime,
+    /// What was asked for.
+    pub call: Arc<Call>,
     /// What happened.
     pub events: Arc<EventLog>,
     progress: Mutex<Progress>,
@@ -58,31 +39,6 @@ struct Progress {
     end: Option<(SystemTime, Arc<Finished>)>,
 }
 
-/// What [`Run::new`] takes.
-#[derive(Debug)]
-pub struct NewRun {
-    /// The caller's choice, if it made one.
-    pub id: Option<RunId>,
-    /// See [`Run::request`].
-    pub request: Digest,
-    /// See [`Run::skill`].
-    pub skill: SkillName,
-    /// See [`Run::digest`].
-    pub digest: Digest,
-    /// See [`Run::agent`].
-    pub agent: String,
-    /// See [`Run::caller`].
-    pub caller: String,
-    /// See [`Run::args_sha256`].
-    pub args_sha256: Digest,
-    /// See [`Run::approval_id`].
-    pub approval_id: Option<String>,
-    /// See [`Run::labels`].
-    pub labels: HashMap<String, String>,
-    /// See [`Run::accepted_at`].
-    pub accepted_at: SystemTime,
-}
-
 /// Ended runs, oldest first, with what their events hold.
 #[derive(Debug, Default)]
 struct Ended {
@@ -93,28 +49,20 @@ struct Ended {
 impl Run {
     /// A run that has not started.
     #[must_use]
-    pub fn new(new: NewRun) -> Arc<Self> {
-        Arc::new(Self {
-            named_by_caller: new.id.is_some(),
-            id: new.id.unwrap_or_else(RunId::random),
-            request: new.request,
-            skill: new.skill,
-            digest: new.digest,
-            agent: new.agent,
-            caller: new.caller,
-            args_sha256: new.args_sha256,
-            approval_id: new.approval_id,
-            labels: new.labels,
-            accepted_at: new.accepted_at,
-            events: Arc::default(),
-            progress: Mutex::default(),
-        })
+    pub fn new(call: Call) -> Arc<Self> {
+        Self::of(Arc::new(call))
+    }
+
+    /// The same, of a call that others hold too.
+    #[must_use]
+    pub fn of(call: Arc<Call>) -> Arc<Self> {
+        Arc::new(Self { call, events: Arc::default(), progress: Mutex::default() })
     }
 
     /// What it holds, in bytes.
     fn bytes(&self) -> usize {
-        let labels: usize = self.labels.iter().map(|(name, value)| name.len() + value.len()).sum();
-        RUN_COST + labels + self.agent.len() + self.events.bytes()
+        let labels: usize = self.call.labels.iter().map(|(name, value)| name.len() + value.len()).sum();
+        RUN_COST + labels + self.call.agent.len() + self.events.bytes()
     }
 
     fn progress(&self) -> MutexGuard<'_, Progress> {
@@ -134,13 +82,13 @@ impl Run {
     }
 
     /// Notes its start.
-    pub fn started(&self) {
-        self.progress().started_at = Some(SystemTime::now());
+    pub fn started(&self, at: SystemTime) {
+        self.progress().started_at = Some(at);
     }
 
     /// Notes its end.
-    pub fn finished(&self, finished: Arc<Finished>) {
-        self.progress().end = Some((SystemTime::now(), finished));
+    pub fn finished(&self, at: SystemTime, finished: Arc<Finished>) {
+        self.progress().end = Some((at, finished));
     }
 
     /// When its process was started.
@@ -170,7 +118,7 @@ struct Inner {
     unnamed: Ended,
     /// Ids chosen by callers whose runs are gone, oldest first.
     used: VecDeque<RunId>,
-    used_requests: HashMap<RunId, Digest>,
+    used_requests: HashMap<RunId, (Digest, Option<Outcome>)>,
     unread: Unread,
 }
 
@@ -192,20 +140,18 @@ impl RunTable {
     pub fn find_same(&self, id: &RunId, request: &Digest) -> Result<Option<Arc<Run>>, Refusal> {
         let mut inner = self.lock();
         inner.expire(self.keep);
-        let known = inner.runs.get(id).map(|run| run.request).or_else(|| inner.used_requests.get(id).copied());
-        match known {
-            None => Ok(None),
-            Some(known) if known != *request => Err(reused(id)),
-            Some(_) => match inner.runs.get(id) {
-                Some(run) => Ok(Some(Arc::clone(run))),
-                None => Err(expired(id)),
-            },
+        let run = inner.runs.get(id).map(|run| (Arc::clone(run), run.call.request));
+        match (run, inner.used_requests.get(id)) {
+            (Some((run, known)), _) if known == *request => Ok(Some(run)),
+            (None, Some((known, outcome))) if known == request => Err(expired(id, *outcome)),
+            (None, None) => Ok(None),
+            _ => Err(reused(id)),
         }
     }
 
     /// Adds a run whose id [`Self::find_same`] did not know.
     pub fn insert(&self, run: &Arc<Run>) {
-        self.lock().runs.insert(run.id.clone(), Arc::clone(run));
+        self.lock().runs.insert(run.call.id.clone(), Arc::clone(run));
     }
 
     /// A run by its id.
@@ -216,13 +162,13 @@ impl RunTable {
 
     /// Forgets a run that was never started, so that its id can be used again.
     pub fn remove(&self, run: &Run) {
-        self.lock().runs.remove(&run.id);
+        self.lock().runs.remove(&run.call.id);
     }
 
     /// Notes that a run has ended.
     pub fn ended(&self, run: &Arc<Run>) {
         let mut inner = self.lock();
-        let ended = if run.named_by_caller { &mut inner.named } else { &mut inner.unnamed };
+        let ended = if run.call.named_by_caller { &mut inner.named } else { &mut inner.unnamed };
         ended.push(run);
         if inner.unread.push(run) {
             inner.unread.bound(unread::MAX_BYTES, unread::STANDS_STILL);
@@ -247,12 +193,13 @@ impl RunTable {
 impl Inner {
     fn expire(&mut self, keep: Duration) {
         while let Some(run) = self.unnamed.pop(keep, MAX_UNNAMED) {
-            self.runs.remove(&run.id);
+            self.runs.remove(&run.call.id);
         }
         while let Some(run) = self.named.pop(keep, MAX_NAMED) {
-            self.runs.remove(&run.id);
-            self.used.push_back(run.id.clone());
-            self.used_requests.insert(run.id.clone(), run.request);
+            self.runs.remove(&run.call.id);
+            self.used.push_back(run.call.id.clone());
+            let outcome = run.end().map(|(_, finished)| finished.outcome);
+            self.used_requests.insert(run.call.id.clone(), (run.call.request, outcome));
             if self.used.len() > MAX_USED_IDS
                 && let Some(oldest) = self.used.pop_front()
             {
@@ -288,11 +235,15 @@ pub fn reused(id: &RunId) -> Refusal {
     Refusal::new(Reason::RunIdReused, message).with("run_id", id.as_str())
 }
 
-/// What a call gets whose run's events are gone.
+/// What a call gets whose run's events are gone; `outcome` is how the run ended, where that is remembered.
 #[must_use]
-pub fn expired(id: &RunId) -> Refusal {
-    let message = format!("run {id} ended so long ago that its events are gone; it is not run again: choose a new id");
-    Refusal::new(Reason::ResultExpired, message).with("run_id", id.as_str())
+pub fn expired(id: &RunId, outcome: Option<Outcome>) -> Refusal {
+    let ended = outcome.map_or_else(|| "ended".to_owned(), |outcome| format!("ended {}", outcome.as_str()));
+    let message = format!(
+        "run {id} {ended} so long ago that its events are gone; it is not run again: choose a new id for a new run"
+    );
+    let refusal = Refusal::new(Reason::ResultExpired, message).with("run_id", id.as_str());
+    outcome.map_or_else(|| refusal.clone(), |outcome| refusal.clone().with("outcome", outcome.as_str()))
 }
 
 #[cfg(test)]
@@ -301,22 +252,11 @@ mod tests {
     use crate::run::event::Event;
 
     fn run(id: Option<&str>, request: &[u8]) -> Arc<Run> {
-        Run::new(NewRun {
-            id: id.map(|id| id.parse().unwrap()),
-            request: Digest::of(request),
-            skill: "x".parse().unwrap(),
-            digest: Digest::of(b"x"),
-            agent: String::new(),
-            caller: String::new(),
-            args_sha256: Digest::of(b"{}"),
-            approval_id: None,
-            labels: HashMap::new(),
-            accepted_at: SystemTime::now(),
-        })
+        Run::new(Call::for_tests(id, request))
     }
 
     fn end(table: &RunTable, run: &Arc<Run>) {
-        run.finished(Arc::new(Finished::for_tests()));
+        run.finished(SystemTime::now(), Arc::new(Finished::for_tests()));
         table.ended(run);
     }
 
@@ -325,11 +265,11 @@ mod tests {
         let table = RunTable::new(Duration::from_secs(300));
         let first = run(Some("a"), b"1");
         let (same, other) = (Digest::of(b"1"), Digest::of(b"2"));
-        assert!(table.find_same(&first.id, &same).unwrap().is_none());
+        assert!(table.find_same(&first.call.id, &same).unwrap().is_none());
         table.insert(&first);
         for _ in 0..2 {
-            assert!(Arc::ptr_eq(&table.find_same(&first.id, &same).unwrap().unwrap(), &first));
-            assert_eq!(table.find_same(&first.id, &other).unwrap_err().reason(), Reason::RunIdReused);
+            assert!(Arc::ptr_eq(&table.find_same(&first.call.id, &same).unwrap().unwrap(), &first));
+            assert_eq!(table.find_same(&first.call.id, &other).unwrap_err().reason(), Reason::RunIdReused);
             end(&table, &first);
         }
     }
@@ -342,9 +282,9 @@ mod tests {
             table.insert(run);
             end(&table, run);
         }
-        assert_eq!(table.find_same(&first.id, &Digest::of(b"1")).unwrap_err().reason(), Reason::ResultExpired);
-        assert_eq!(table.find_same(&first.id, &Digest::of(b"2")).unwrap_err().reason(), Reason::RunIdReused);
-        assert!(table.get(&unnamed.id).is_none());
+        assert_eq!(table.find_same(&first.call.id, &Digest::of(b"1")).unwrap_err().reason(), Reason::ResultExpired);
+        assert_eq!(table.find_same(&first.call.id, &Digest::of(b"2")).unwrap_err().reason(), Reason::RunIdReused);
+        assert!(table.get(&unnamed.call.id).is_none());
     }
 
     #[test]
@@ -353,23 +293,9 @@ mod tests {
         let text = "x".repeat(4 << 10);
         let runs: Vec<_> = (0..MAX_NAMED.1 / (3 * text.len()))
             .map(|i| {
-                let labels = HashMap::from([("label".to_owned(), text.clone())]);
-                let id = Some(format!("run-{i}").parse().unwrap());
-                let base = run(None, b"1");
-                let (request, skill, digest) = (base.request, base.skill.clone(), base.digest);
-                let (agent, args_sha256) = (String::new(), digest);
-                let run = Run::new(NewRun {
-                    id,
-                    request,
-                    skill,
-                    digest,
-                    agent,
-                    caller: String::new(),
-                    approval_id: None,
-                    args_sha256,
-                    labels,
-                    accepted_at: SystemTime::now(),
-                });
+                let mut call = Call::for_tests(Some(&format!("run-{i}")), b"1");
+                call.labels.insert("label".to_owned(), text.clone());
+                let run = Run::new(call);
                 let finished =
                     Finished { stderr_tail: text.clone(), stdout_head: text.clone(), ..Finished::for_tests() };
                 run.events.finish(None, Event::Finished(Arc::new(finished)));
@@ -378,8 +304,8 @@ mod tests {
                 run
             })
             .collect();
-        assert!(table.get(&runs[0].id).is_none(), "64 MiB of texts are held, and the runs besides");
-        assert!(table.get(&runs[runs.len() - 1].id).is_some());
+        assert!(table.get(&runs[0].call.id).is_none(), "64 MiB of texts are held, and the runs besides");
+        assert!(table.get(&runs[runs.len() - 1].call.id).is_some());
     }
 
     #[test]
@@ -393,8 +319,8 @@ mod tests {
             table.insert(run);
             end(&table, run);
         }
-        assert!(table.get(&runs[0].id).is_none());
-        assert!(table.get(&runs[1].id).is_some());
-        assert!(table.get(&named.id).is_some());
+        assert!(table.get(&runs[0].call.id).is_none());
+        assert!(table.get(&runs[1].call.id).is_some());
+        assert!(table.get(&named.call.id).is_some());
     }
 }

@@ -29,7 +29,7 @@ impl Unread {
     pub fn push(&mut self, run: &Run) -> bool {
         let large = run.events.bytes() >= SMALL;
         if large {
-            self.logs.push_back((run.id.clone(), std::sync::Arc::downgrade(&run.events)));
+            self.logs.push_back((run.call.id.clone(), std::sync::Arc::downgrade(&run.events)));
         }
         large
     }
@@ -68,28 +68,16 @@ fn not_read(id: &RunId) -> Refusal {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::run::call::Call;
     use crate::run::event::Event;
     use crate::run::events::Reader;
     use crate::run::outcome::Finished;
-    use crate::run::table::NewRun;
-    use skillyard::Digest;
     use std::sync::Arc;
     use tokio_stream::StreamExt as _;
 
     /// An ended run with a result of 1 MiB, and somebody who reads it.
     fn read_run() -> (Arc<Run>, Reader) {
-        let run = Run::new(NewRun {
-            id: None,
-            request: Digest::of(b"1"),
-            skill: "x".parse().unwrap(),
-            digest: Digest::of(b"x"),
-            agent: String::new(),
-            caller: String::new(),
-            approval_id: None,
-            args_sha256: Digest::of(b"{}"),
-            labels: Default::default(),
-            accepted_at: std::time::SystemTime::now(),
-        });
+        let run = Run::new(Call::for_tests(None, b"1"));
         let reader = run.events.read().unwrap();
         let result: Arc<str> = Arc::from("x".repeat(1 << 20));
         run.events.finish(Some(&result), Event::Finished(Arc::new(Finished::for_tests())));

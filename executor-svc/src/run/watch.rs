@@ -2,11 +2,12 @@
 
 use std::pin::pin;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use crate::run::event::Event;
+use crate::run::journal::Journal;
 use crate::run::lines::{LineCutter, Piece};
-use crate::run::outcome::{Cause, MAX_RESULT_BYTES, Remains, keep_tail};
+use crate::run::outcome::{Cause, MAX_RESULT_BYTES, Remains};
 use crate::run::patience::{Patience, earliest};
 use crate::run::pipes::{Output, Pipes, READ_BYTES};
 use crate::run::progress;
@@ -68,6 +69,7 @@ pub enum End {
 #[derive(Debug)]
 pub struct Watch {
     run: Arc<Run>,
+    journal: Journal,
     patience: Patience,
     limit: Duration,
     accepted: Instant,
@@ -84,9 +86,10 @@ pub struct Watch {
 impl Watch {
     /// A run that was just given to a slot.
     #[must_use]
-    pub fn new(run: Arc<Run>, patience: Patience, limit: Duration, accepted: Instant) -> Self {
+    pub fn new(run: Arc<Run>, journal: Journal, patience: Patience, limit: Duration, accepted: Instant) -> Self {
         Self {
             run,
+            journal,
             patience,
             limit,
             accepted,
@@ -249,7 +252,9 @@ impl Watch {
             SlotEvent::Started { pid } => {
                 self.started = Some(now);
                 self.phase = Phase::Running;
-                self.run.started();
+                let at = SystemTime::now();
+                self.run.started(at);
+                self.journal.note_started(&self.run.call.id, at);
                 self.run.events.push(Event::Started { pid });
             }
             SlotEvent::SpawnFailed { errno } => {
@@ -272,7 +277,7 @@ impl Watch {
     /// One read is one piece.
     fn read_stderr(&mut self, pipes: &mut Pipes) -> usize {
         let n = pipes.read(Output::Stderr, |bytes| {
-            keep_tail(&mut self.remains.stderr_tail, bytes);
+            self.remains.stderr.push(bytes);
             if let Some(piece) = self.cutter.push(bytes, Instant::now()) {
                 log(&self.run, piece);
             }

@@ -1,72 +1,76 @@
-//! A record as bytes in the database: JSON, so that a later version can read what this one wrote.
+//! What the journal holds, as values: what it remembers of a run's id, and the record of a run that has ended.
 
-use std::time::{Duration, SystemTime};
+use std::sync::Arc;
+use std::time::SystemTime;
 
-use serde::{Deserialize, Serialize};
+use crate::run::call::{Call, Step};
+use crate::run::outcome::{Cause, Finished, Outcome, Remains};
 
-use super::Record;
-use crate::run::id::RunId;
-use crate::run::outcome::Outcome;
-
-/// What serde reads and writes; the id is the key.
-#[derive(Debug, Deserialize, Serialize)]
-struct Raw {
-    request: String,
-    caller: String,
-    approval_id: String,
-    skill: String,
-    digest: String,
-    agent: String,
-    args_sha256: String,
-    accepted_ms: u64,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    outcome: Option<String>,
+/// What the journal has of a run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Entry {
+    /// What was asked for; its labels are dropped with its end, unless it was LOST.
+    pub call: Arc<Call>,
+    /// How far the run came, as far as it was written down.
+    pub step: Step,
+    /// When its process was started.
+    pub started_at: Option<SystemTime>,
+    /// How it ended; `None` while it goes on.
+    pub outcome: Option<Outcome>,
 }
 
-/// The record as it is kept.
-pub(super) fn to_bytes(record: &Record) -> Result<Vec<u8>, String> {
-    let raw = Raw {
-        request: record.request.to_string(),
-        caller: record.caller.clone(),
-        approval_id: record.approval_id.clone(),
-        skill: record.skill.to_string(),
-        digest: record.digest.to_string(),
-        agent: record.agent.clone(),
-        args_sha256: record.args_sha256.to_string(),
-        accepted_ms: to_ms(record.accepted_at),
-        outcome: record.outcome.map(|outcome| outcome.as_str().to_owned()),
-    };
-    serde_json::to_vec(&raw).map_err(|error| error.to_string())
+/// The record of a run that has ended, for the history. Neither arguments nor a result are in it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct RunRecord {
+    /// What was asked for, and by whom.
+    pub call: Arc<Call>,
+    /// When its process was started; `None` if none was.
+    pub started_at: Option<SystemTime>,
+    /// When it ended; of a run that was LOST, when that was found.
+    pub finished_at: SystemTime,
+    /// How it ended.
+    pub finished: Arc<Finished>,
+    /// The first and last parts of stderr, 64 KiB in all at most.
+    pub stderr: String,
 }
 
-/// The record that was kept under this id.
-pub(super) fn from_bytes(id: RunId, bytes: &[u8]) -> Result<Record, String> {
-    let raw: Raw = serde_json::from_slice(bytes).map_err(|error| format!("run {id}: {error}"))?;
-    let wrong = |what: &str| format!("run {id}: its {what} is none");
-    Ok(Record {
-        request: raw.request.parse().map_err(|_| wrong("request"))?,
-        caller: raw.caller,
-        approval_id: raw.approval_id,
-        skill: raw.skill.parse().map_err(|_| wrong("skill"))?,
-        digest: raw.digest.parse().map_err(|_| wrong("digest"))?,
-        agent: raw.agent,
-        args_sha256: raw.args_sha256.parse().map_err(|_| wrong("args_sha256"))?,
-        accepted_at: from_ms(raw.accepted_ms),
-        outcome: match raw.outcome {
-            Some(word) => Some(Outcome::of_word(&word).ok_or_else(|| wrong("outcome"))?),
-            None => None,
-        },
-        id,
-    })
+impl Entry {
+    /// Of a run that was accepted.
+    #[must_use]
+    pub fn accepted(call: Arc<Call>) -> Self {
+        Self { call, step: Step::Accepted, started_at: None, outcome: None }
+    }
+
+    /// How the run ended if the executor died here.
+    #[must_use]
+    pub fn lost(&self) -> Finished {
+        let cause = Cause::ExecutorLost { step: self.step, safe: !self.call.needs_approval };
+        Remains::default().ended_by(&cause, None)
+    }
+
+    /// Whether it is remembered after the run's end: its caller may ask for it again, or an approval was used by it.
+    pub(super) fn is_remembered(call: &Call) -> bool {
+        call.named_by_caller || call.needs_approval
+    }
 }
 
-/// Milliseconds since 1970.
-pub(super) fn to_ms(time: SystemTime) -> u64 {
-    let since = time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
-}
+impl RunRecord {
+    /// What it takes in memory and, about, on the disk.
+    pub(super) fn bytes(&self) -> usize {
+        const BASE: usize = 1024;
+        let labels: usize = self.call.labels.iter().map(|(name, value)| name.len() + value.len()).sum();
+        let finished = &self.finished;
+        let texts = finished.message.len() + finished.stderr_tail.len() + finished.stdout_head.len();
+        BASE + self.call.agent.len() + labels + texts + self.stderr.len()
+    }
 
-/// The moment so many milliseconds after 1970.
-pub(super) fn from_ms(ms: u64) -> SystemTime {
-    SystemTime::UNIX_EPOCH + Duration::from_millis(ms)
+    /// The same without what skills wrote.
+    pub(super) fn without_output(mut self) -> Self {
+        if !self.finished.stderr_tail.is_empty() || !self.finished.stdout_head.is_empty() {
+            let bare = Finished { stderr_tail: String::new(), stdout_head: String::new(), ..(*self.finished).clone() };
+            self.finished = Arc::new(bare);
+        }
+        self.stderr = String::new();
+        self
+    }
 }

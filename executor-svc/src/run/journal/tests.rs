@@ -1,89 +1,94 @@
 use super::*;
+use crate::run::call::Step;
+use crate::run::outcome::{Finished, Outcome};
 
 fn id(text: &str) -> RunId {
     text.parse().unwrap()
 }
 
-/// A run that was accepted so many milliseconds after 1970.
-fn record(text: &str, accepted_ms: u64) -> Record {
-    Record {
-        id: id(text),
-        request: Digest::of(text.as_bytes()),
+const DAY: Duration = Duration::from_secs(86_400);
+
+fn at(ms: u64) -> SystemTime {
+    SystemTime::UNIX_EPOCH + Duration::from_millis(ms)
+}
+
+/// A run with an approval that was accepted so many milliseconds after 1970.
+fn call(text: &str, accepted_ms: u64) -> Arc<Call> {
+    Arc::new(Call {
         caller: "ann".to_owned(),
-        approval_id: "approval".to_owned(),
-        skill: "disk_cleaner".parse().unwrap(),
-        digest: Digest::of(b"package"),
-        agent: "ops".to_owned(),
-        args_sha256: Digest::of(b"{}"),
-        accepted_at: SystemTime::UNIX_EPOCH + Duration::from_millis(accepted_ms),
-        outcome: None,
-    }
+        approval_id: Some("approval".to_owned()),
+        needs_approval: true,
+        accepted_at: at(accepted_ms),
+        ..Call::for_tests(Some(text), text.as_bytes())
+    })
 }
 
-fn ended(record: Record, outcome: Outcome) -> Record {
-    Record { outcome: Some(outcome), ..record }
+/// A safe one.
+fn safe(text: Option<&str>, accepted_ms: u64) -> Arc<Call> {
+    Arc::new(Call { accepted_at: at(accepted_ms), ..Call::for_tests(text, b"safe") })
 }
 
-const FOR_EVER: Bounds = Bounds { age: Duration::from_secs(u64::MAX / 2), runs: u64::MAX };
+fn goes_on(call: &Arc<Call>) -> Entry {
+    Entry::accepted(Arc::clone(call))
+}
+
+fn ended(call: &Arc<Call>, outcome: Outcome) -> Entry {
+    Entry { outcome: Some(outcome), ..goes_on(call) }
+}
+
+/// A run that ended without having been started.
+fn record(call: &Arc<Call>, outcome: Outcome) -> RunRecord {
+    let finished = Finished { outcome, ..Finished::for_tests() };
+    let (finished, finished_at) = (Arc::new(finished), SystemTime::now());
+    RunRecord { call: Arc::clone(call), started_at: None, finished_at, finished, stderr: "a\nü\n".to_owned() }
+}
+
+async fn all_unshipped(journal: &Journal) -> Vec<(String, Outcome)> {
+    let (records, _) = journal.unshipped(usize::MAX, usize::MAX).await.unwrap();
+    records.iter().map(|record| (record.call.id.to_string(), record.finished.outcome)).collect()
+}
+
+const FOR_EVER: Bounds = Bounds { age: Duration::from_secs(u64::MAX / 2), runs: u64::MAX, record_bytes: u64::MAX };
 
 #[tokio::test]
-async fn a_record_gets_its_end_and_survives() {
+async fn a_run_gets_its_end_and_survives() {
     let directory = tempfile::tempdir().unwrap();
     let journal = Journal::open(directory.path(), FOR_EVER).unwrap();
+    let journal_id = journal.id().to_owned();
+    assert!(journal_id.len() == 32 && journal_id.bytes().all(|byte| byte.is_ascii_hexdigit()), "{journal_id}");
     for (name, outcome) in [("a", Some(Outcome::Succeeded)), ("b", Some(Outcome::Cancelled)), ("c", None)] {
-        assert_eq!(journal.find(&id(name)).await.unwrap(), None);
-        journal.accept(record(name, 1)).await.unwrap();
-        assert_eq!(journal.find(&id(name)).await.unwrap(), Some(record(name, 1)));
+        let call = call(name, 1);
+        assert_eq!(journal.find(&call.id).await.unwrap(), None);
+        journal.accept(&call).await.unwrap();
+        assert_eq!(journal.find(&call.id).await.unwrap(), Some(goes_on(&call)));
         if let Some(outcome) = outcome {
-            journal.end(&id(name), outcome).await.unwrap();
+            journal.end(record(&call, outcome)).await.unwrap();
         }
     }
-    journal.end(&id("nobody"), Outcome::Failed).await.unwrap();
     drop(journal);
-    let journal = reopened(directory.path());
+    let journal = reopened(directory.path(), FOR_EVER);
+    assert_eq!(journal.id(), journal_id);
     for (name, outcome) in [("a", Outcome::Succeeded), ("b", Outcome::Cancelled), ("c", Outcome::Lost)] {
-        assert_eq!(journal.find(&id(name)).await.unwrap(), Some(ended(record(name, 1), outcome)));
+        let call = call(name, 1);
+        assert_eq!(journal.find(&call.id).await.unwrap(), Some(ended(&call, outcome)));
         // What has an end is never accepted again, and its end stays.
-        assert!(matches!(journal.accept(record(name, 2)).await, Err(JournalError::Known(_))));
-        journal.end(&id(name), Outcome::Failed).await.unwrap();
-        journal.forget(&id(name)).await.unwrap();
-        assert_eq!(journal.find(&id(name)).await.unwrap(), Some(ended(record(name, 1), outcome)));
+        assert!(matches!(journal.accept(&call).await, Err(JournalError::Known(_))));
+        journal.forget(&call.id).await.unwrap();
+        assert_eq!(journal.find(&call.id).await.unwrap(), Some(ended(&call, outcome)));
     }
+    let all = [("a", Outcome::Succeeded), ("b", Outcome::Cancelled), ("c", Outcome::Lost)];
+    assert_eq!(all_unshipped(&journal).await, all.map(|(name, outcome)| (name.to_owned(), outcome)));
     assert_eq!(journal.find(&id("nobody")).await.unwrap(), None);
     assert_eq!(journal.forgotten_until(), None);
 }
 
-/// Also one that was made by a version that knew no ids.
-#[tokio::test]
-async fn a_journal_keeps_its_id_and_another_has_another() {
-    let directory = tempfile::tempdir().unwrap();
-    let journal = Journal::open(directory.path(), FOR_EVER).unwrap();
-    let id = journal.id().to_owned();
-    assert!(id.len() == 32 && id.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f')), "{id}");
-    drop(journal);
-    assert_eq!(reopened(directory.path()).id(), id);
-    let another = tempfile::tempdir().unwrap();
-    let journal = Journal::open(another.path(), FOR_EVER).unwrap();
-    assert_ne!(journal.id(), id);
-    journal.accept(record("a", 1)).await.unwrap();
-    drop(journal);
-    drop(reopened(another.path()));
-
-    database::forget_the_id(&another.path().join(FILE));
-    let journal = reopened(another.path());
-    let given = journal.id().to_owned();
-    assert!(journal.find(&super::tests::id("a")).await.unwrap().is_some());
-    drop(journal);
-    assert_eq!(reopened(another.path()).id(), given);
-}
-
 /// The thread that writes closes the file, a moment after the last handle is gone.
-fn reopened(directory: &Path) -> Journal {
+fn reopened(directory: &Path, bounds: Bounds) -> Journal {
     let begun = std::time::Instant::now();
     loop {
-        match Journal::open(directory, FOR_EVER) {
+        match Journal::open(directory, bounds) {
             Ok(journal) => return journal,
-            Err(error) => assert!(begun.elapsed() < Duration::from_secs(10), "{error}"),
+            Err(error) => assert!(begun.elapsed() < Duration::from_secs(30), "{error}"),
         }
         std::thread::yield_now();
     }
@@ -93,27 +98,32 @@ fn reopened(directory: &Path) -> Journal {
 async fn a_run_that_was_not_started_leaves_nothing() {
     let directory = tempfile::tempdir().unwrap();
     let journal = Journal::open(directory.path(), FOR_EVER).unwrap();
-    journal.accept(record("a", 1)).await.unwrap();
+    journal.accept(&call("a", 1)).await.unwrap();
     journal.forget(&id("a")).await.unwrap();
     assert_eq!(journal.find(&id("a")).await.unwrap(), None);
-    journal.accept(record("a", 2)).await.unwrap();
-    assert_eq!(journal.find(&id("a")).await.unwrap(), Some(record("a", 2)));
-    // As after a forget that failed: the record is that of the newer run.
-    journal.accept(record("a", 3)).await.unwrap();
-    assert_eq!(journal.find(&id("a")).await.unwrap(), Some(record("a", 3)));
+    journal.accept(&call("a", 2)).await.unwrap();
+    assert_eq!(journal.find(&id("a")).await.unwrap(), Some(goes_on(&call("a", 2))));
+    // As after a forget that failed: the entry is that of the newer run.
+    journal.accept(&call("a", 3)).await.unwrap();
+    assert_eq!(journal.find(&id("a")).await.unwrap(), Some(goes_on(&call("a", 3))));
+    assert!(journal.note_accepted(&safe(Some("b"), 1)));
+    journal.note_forgotten(&id("b"));
+    journal.flush().await.unwrap();
     drop(journal);
-    assert_eq!(reopened(directory.path()).find(&id("a")).await.unwrap(), Some(ended(record("a", 3), Outcome::Lost)));
+    let journal = reopened(directory.path(), FOR_EVER);
+    assert_eq!(journal.find(&id("a")).await.unwrap(), Some(ended(&call("a", 3), Outcome::Lost)));
+    assert_eq!(all_unshipped(&journal).await, [("a".to_owned(), Outcome::Lost)]);
 }
 
-/// A run that is dropped while its record waits to be written is settled by what is asked for after it.
+/// A run that is dropped while its entry waits to be written is settled by what is asked for after it.
 #[tokio::test]
 async fn what_is_asked_for_later_comes_later() {
     let directory = tempfile::tempdir().unwrap();
     let journal = Journal::open(directory.path(), FOR_EVER).unwrap();
     for i in 0..50 {
-        let name = format!("run-{i}");
+        let call = call(&format!("run-{i}"), 1);
         {
-            let mut accept = std::pin::pin!(journal.accept(record(&name, 1)));
+            let mut accept = std::pin::pin!(journal.accept(&call));
             tokio::select! {
                 biased;
                 _ = &mut accept => {}
@@ -121,12 +131,11 @@ async fn what_is_asked_for_later_comes_later() {
             }
         }
         if i % 2 == 0 {
-            journal.end(&id(&name), Outcome::Cancelled).await.unwrap();
-            let expected = ended(record(&name, 1), Outcome::Cancelled);
-            assert_eq!(journal.find(&id(&name)).await.unwrap(), Some(expected));
+            journal.end(record(&call, Outcome::Cancelled)).await.unwrap();
+            assert_eq!(journal.find(&call.id).await.unwrap(), Some(ended(&call, Outcome::Cancelled)));
         } else {
-            journal.forget(&id(&name)).await.unwrap();
-            assert_eq!(journal.find(&id(&name)).await.unwrap(), None);
+            journal.forget(&call.id).await.unwrap();
+            assert_eq!(journal.find(&call.id).await.unwrap(), None);
         }
     }
 }
@@ -139,18 +148,20 @@ async fn many_at_once_share_a_sync_and_all_are_there() {
     for i in 0..500 {
         let journal = journal.clone();
         tasks.spawn(async move {
-            let record = record(&format!("run-{i}"), i);
-            journal.accept(record.clone()).await.unwrap();
-            journal.end(&record.id, Outcome::Succeeded).await.unwrap();
+            let call = call(&format!("run-{i}"), i);
+            journal.accept(&call).await.unwrap();
+            journal.approved(&call.id).await.unwrap();
+            journal.end(record(&call, Outcome::Succeeded)).await.unwrap();
         });
     }
     while let Some(done) = tasks.join_next().await {
         done.unwrap();
     }
     for i in 0..500 {
-        let expected = ended(record(&format!("run-{i}"), i), Outcome::Succeeded);
-        assert_eq!(journal.find(&expected.id).await.unwrap(), Some(expected));
+        let call = call(&format!("run-{i}"), i);
+        assert_eq!(journal.find(&call.id).await.unwrap(), Some(ended(&call, Outcome::Succeeded)));
     }
+    assert_eq!(all_unshipped(&journal).await.len(), 500);
 }
 
 #[tokio::test]
@@ -158,31 +169,150 @@ async fn the_oldest_are_forgotten_but_never_one_that_goes_on() {
     let directory = tempfile::tempdir().unwrap();
     let bounds = Bounds { runs: 3, ..FOR_EVER };
     let journal = Journal::open(directory.path(), bounds).unwrap();
-    for (i, name) in ["goes-on", "a", "b", "c", "d"].into_iter().enumerate() {
-        journal.accept(record(name, 10 + i as u64)).await.unwrap();
+    for (i, name) in ["goes-on", "a", "b", "c", "d", "e"].into_iter().enumerate() {
+        let call = call(name, 10 + i as u64);
+        journal.accept(&call).await.unwrap();
         if name != "goes-on" {
-            journal.end(&id(name), Outcome::Succeeded).await.unwrap();
+            journal.end(record(&call, Outcome::Succeeded)).await.unwrap();
         }
     }
-    for (name, there) in [("goes-on", true), ("a", false), ("b", false), ("c", true), ("d", true)] {
+    // Safe ones push out no others, and say nothing about approvals.
+    for i in 0..10 {
+        journal.note_ended(record(&safe(Some(&format!("safe-{i}")), 100 + i), Outcome::Succeeded), false);
+    }
+    journal.flush().await.unwrap();
+    let there = [("goes-on", true), ("a", false), ("b", false), ("c", true), ("d", true), ("e", true)];
+    for (name, there) in there.into_iter().chain([("safe-6", false), ("safe-7", true), ("safe-9", true)]) {
         assert_eq!(journal.find(&id(name)).await.unwrap().is_some(), there, "{name}");
     }
-    assert_eq!(journal.forgotten_until(), Some(SystemTime::UNIX_EPOCH + Duration::from_millis(12)));
+    assert_eq!(journal.forgotten_until(), Some(at(12)));
     drop(journal);
     // What is remembered of the forgotten is remembered after a restart; age forgets too.
-    let journal = reopened(directory.path());
-    assert_eq!(journal.forgotten_until(), Some(SystemTime::UNIX_EPOCH + Duration::from_millis(12)));
+    let journal = reopened(directory.path(), FOR_EVER);
+    assert_eq!(journal.forgotten_until(), Some(at(12)));
     assert!(journal.find(&id("c")).await.unwrap().is_some());
     drop(journal);
-    let begun = std::time::Instant::now();
-    let journal = loop {
-        match Journal::open(directory.path(), Bounds::default()) {
-            Ok(journal) => break journal,
-            Err(error) => assert!(begun.elapsed() < Duration::from_secs(10), "{error}"),
-        }
-    };
+    let journal = reopened(directory.path(), Bounds::default());
     assert_eq!(journal.find(&id("c")).await.unwrap(), None);
-    assert_eq!(journal.forgotten_until(), Some(SystemTime::UNIX_EPOCH + Duration::from_millis(14)));
+    assert_eq!(journal.forgotten_until(), Some(at(15)));
+}
+
+/// Of safe runs, what a crash needs is there after a moment, and what ended before is one record.
+#[tokio::test]
+async fn safe_runs_note_what_happens_to_them() {
+    let directory = tempfile::tempdir().unwrap();
+    let journal = Journal::open(directory.path(), FOR_EVER).unwrap();
+    let mut changed = journal.changed();
+    let (named, unnamed, ends) = (safe(Some("named"), 1), safe(None, 2), safe(None, 3));
+    for call in [&named, &unnamed, &ends] {
+        assert!(journal.note_accepted(call));
+    }
+    journal.note_started(&named.id, at(5));
+    journal.note_ended(record(&ends, Outcome::Failed), true);
+    changed.changed().await.unwrap();
+    assert_eq!(all_unshipped(&journal).await, [(ends.id.to_string(), Outcome::Failed)]);
+    assert_eq!(journal.find(&ends.id).await.unwrap(), None, "nobody can ask for it again");
+    drop(journal);
+    let journal = reopened(directory.path(), FOR_EVER);
+    let (records, _) = journal.unshipped(usize::MAX, usize::MAX).await.unwrap();
+    let of = |call: &Arc<Call>| records.iter().find(|record| record.call.id == call.id).unwrap();
+    assert_eq!(of(&ends), &RunRecord { finished_at: of(&ends).finished_at, ..record(&ends, Outcome::Failed) });
+    for (call, started_at, says) in [(&named, Some(at(5)), "going on"), (&unnamed, None, "is not known")] {
+        let record = of(call);
+        assert_eq!((&record.call, record.started_at), (call, started_at));
+        assert_eq!((record.finished.outcome, &*record.finished.reason), (Outcome::Lost, "EXECUTOR_LOST"));
+        assert!(record.finished.message.contains(says), "{}", record.finished.message);
+    }
+    let remembered = Entry { step: Step::Started, started_at: Some(at(5)), ..ended(&named, Outcome::Lost) };
+    assert_eq!(journal.find(&named.id).await.unwrap(), Some(remembered));
+    assert_eq!(journal.find(&unnamed.id).await.unwrap(), None);
+}
+
+/// What a run with an approval did before the executor died is known: each step is on the disk before the next.
+#[tokio::test]
+async fn a_lost_run_says_how_far_it_came() {
+    let directory = tempfile::tempdir().unwrap();
+    let journal = Journal::open(directory.path(), FOR_EVER).unwrap();
+    let steps = [
+        ("a", Step::Accepted, "changed nothing"),
+        ("b", Step::Approved, "about to start"),
+        ("c", Step::Started, "was going on"),
+    ];
+    for (name, step, _) in steps {
+        journal.accept(&call(name, 1)).await.unwrap();
+        if step >= Step::Approved {
+            journal.approved(&id(name)).await.unwrap();
+        }
+        if step == Step::Started {
+            journal.note_started(&id(name), at(9));
+        }
+    }
+    drop(journal);
+    let journal = reopened(directory.path(), FOR_EVER);
+    let (records, _) = journal.unshipped(usize::MAX, usize::MAX).await.unwrap();
+    for ((name, step, says), record) in steps.into_iter().zip(records) {
+        assert_eq!((record.call.id.as_str(), record.finished.outcome), (name, Outcome::Lost));
+        assert!(record.finished.message.contains(says), "{}", record.finished.message);
+        let entry = journal.find(&id(name)).await.unwrap().unwrap();
+        assert_eq!((entry.step, &entry.lost()), (step, &*record.finished));
+    }
+}
+
+#[tokio::test]
+async fn records_are_shipped_once_in_order_over_restarts() {
+    let directory = tempfile::tempdir().unwrap();
+    let journal = Journal::open(directory.path(), FOR_EVER).unwrap();
+    assert_eq!(journal.unshipped(usize::MAX, usize::MAX).await.unwrap(), (vec![], 0));
+    let calls: Vec<_> = (0..10).map(|i| safe(None, i)).collect();
+    for call in &calls {
+        journal.note_ended(record(call, Outcome::Succeeded), false);
+    }
+    journal.flush().await.unwrap();
+    let (mut journal, mut seen) = (journal, Vec::new());
+    loop {
+        let (records, cursor) = journal.unshipped(usize::MAX, 3).await.unwrap();
+        if records.is_empty() {
+            assert_eq!(cursor, 10);
+            break;
+        }
+        // Unless it was said that they are shipped, the same come again.
+        assert_eq!(journal.unshipped(usize::MAX, 3).await.unwrap(), (records.clone(), cursor));
+        let (first, _) = journal.unshipped(1, 3).await.unwrap();
+        assert_eq!(first, records[..1], "one at least");
+        seen.extend(records.into_iter().map(|record| record.call.id.clone()));
+        journal.shipped(cursor).await.unwrap();
+        journal.shipped(cursor - 1).await.unwrap();
+        drop(journal);
+        journal = reopened(directory.path(), FOR_EVER);
+    }
+    assert_eq!(seen, calls.iter().map(|call| call.id.clone()).collect::<Vec<_>>());
+    // A cursor is never used twice, and one that there never was moves nothing away.
+    journal.shipped(u64::MAX).await.unwrap();
+    journal.note_ended(record(&calls[0], Outcome::Succeeded), false);
+    journal.flush().await.unwrap();
+    assert_eq!(journal.unshipped(usize::MAX, 3).await.unwrap().1, 11);
+    assert_eq!(*journal.changed().borrow(), 11);
+}
+
+#[tokio::test]
+async fn records_that_are_too_old_or_too_much_are_dropped() {
+    let directory = tempfile::tempdir().unwrap();
+    let bounds = Bounds { record_bytes: 20 << 10, age: 2 * DAY, ..FOR_EVER };
+    let journal = Journal::open(directory.path(), bounds).unwrap();
+    let with = |stderr: String, age| {
+        let finished_at = SystemTime::now() - age;
+        RunRecord { stderr, finished_at, ..record(&safe(None, 1), Outcome::Failed) }
+    };
+    journal.note_ended(with(String::new(), 3 * DAY), false);
+    let young = [with(String::new(), DAY), with(String::new(), Duration::ZERO)];
+    young.iter().for_each(|record| journal.note_ended(record.clone(), false));
+    journal.flush().await.unwrap();
+    assert_eq!(journal.unshipped(usize::MAX, usize::MAX).await.unwrap(), (young.to_vec(), 3));
+    let large = [with("a".repeat(8 << 10), Duration::ZERO), with("b".repeat(8 << 10), Duration::ZERO)];
+    large.iter().for_each(|record| journal.note_ended(record.clone(), false));
+    journal.flush().await.unwrap();
+    let (kept, _) = journal.unshipped(usize::MAX, usize::MAX).await.unwrap();
+    assert!(kept.ends_with(&large) && kept.len() < 5, "{}", kept.len());
 }
 
 /// Nothing that was on the disk is taken for another thing, and nothing is made anew in its place.
@@ -194,11 +324,11 @@ fn what_was_not_written_so_is_refused() {
     runtime.block_on(async {
         let journal = Journal::open(directory.path(), FOR_EVER).unwrap();
         for i in 0..100 {
-            journal.accept(record(&format!("run-{i}"), i)).await.unwrap();
+            journal.accept(&call(&format!("run-{i}"), i)).await.unwrap();
         }
     });
-    drop(reopened(directory.path()));
-    drop(reopened(directory.path()));
+    drop(reopened(directory.path(), FOR_EVER));
+    drop(reopened(directory.path(), FOR_EVER));
     let good = fs::read(&path).unwrap();
     let mut scrambled = good.clone();
     scrambled.iter_mut().skip(4096).for_each(|byte| *byte ^= 0x5a);
@@ -227,7 +357,7 @@ async fn a_journal_that_was_half_made_is_made_again() {
     let directory = tempfile::tempdir().unwrap();
     fs::write(directory.path().join(NEW_FILE), b"half").unwrap();
     let journal = Journal::open(directory.path(), FOR_EVER).unwrap();
-    journal.accept(record("a", 1)).await.unwrap();
+    journal.accept(&call("a", 1)).await.unwrap();
     assert!(!directory.path().join(NEW_FILE).exists());
 }
 
