@@ -13,9 +13,11 @@ use tonic_health::ServingStatus;
 use tracing::info;
 
 mod approvals;
+mod backoff;
 pub mod client;
 pub mod config;
 pub mod grpc;
+pub mod history;
 pub mod mirror;
 pub mod registry;
 pub mod run;
@@ -24,6 +26,7 @@ pub mod slot;
 pub use config::Config;
 
 use crate::grpc::{Executor, MAX_MESSAGE_BYTES};
+use crate::history::Shipper;
 use crate::mirror::Mirror;
 use crate::registry::Registry;
 use crate::run::Runner;
@@ -85,6 +88,7 @@ pub async fn run(config: Config, listener: TcpListener, shutdown: impl Future<Ou
         default_agent: config.default_agent.clone(),
         executor: config.name.as_str().into(),
     };
+    let history = registry.clone();
     let gate = Gate { journal: journal.clone(), approvals: Arc::new(registry.clone()) };
     let runner = Runner::new(limits, config.environment.clone(), mirror.clone(), pool.clone(), gate);
     let endpoint = config.advertise.clone().unwrap_or_else(|| address.to_string());
@@ -101,6 +105,8 @@ pub async fn run(config: Config, listener: TcpListener, shutdown: impl Future<Ou
         let (mirror, stop) = (mirror.clone(), stop.clone());
         async move { mirror.follow(registry, stop).await }
     });
+    let shipper = Shipper::new(journal.clone(), history, &config.name);
+    let shipping = tokio::spawn(shipper.clone().run(stop.clone()));
     let readiness = tokio::spawn({
         let (mut ready, health) = (mirror.ready(), health.clone());
         async move {
@@ -149,6 +155,9 @@ pub async fn run(config: Config, listener: TcpListener, shutdown: impl Future<Ou
     // The last runs have ended, and only noted it.
     if let Err(error) = journal.flush().await {
         tracing::error!(%error, "the last runs could not be written down: after a restart they are LOST");
+    }
+    if shipping.await.is_ok() {
+        shipper.last().await;
     }
     info!("stopped");
     Ok(served?)

@@ -17,7 +17,7 @@ pub struct Diary {
 #[derive(Debug)]
 enum Kind {
     /// Written down before its start, by [`Guarded::obtain`].
-    Guarded(Guarded),
+    Guarded(Box<Guarded>),
     /// Safe; whether it was noted that it was accepted.
     Safe { noted: bool },
 }
@@ -27,7 +27,7 @@ impl Diary {
     #[must_use]
     pub fn new(journal: Journal, guarded: Option<Guarded>, call: &Arc<Call>) -> Self {
         let kind = match guarded {
-            Some(guarded) => Kind::Guarded(guarded),
+            Some(guarded) => Kind::Guarded(Box::new(guarded)),
             None => Kind::Safe { noted: journal.note_accepted(call) },
         };
         Self { journal, call: Arc::clone(call), kind }

@@ -153,8 +153,6 @@ async fn a_batch_that_is_wrong_as_a_whole_is_refused() {
     for wrong in [
         pb::AppendRunsRequest { journal_id: String::new(), ..good.clone() },
         pb::AppendRunsRequest { journal_id: "a b".into(), ..good.clone() },
-        pb::AppendRunsRequest { executor: String::new(), ..good.clone() },
-        pb::AppendRunsRequest { executor: "a\nb".into(), ..good.clone() },
         pb::AppendRunsRequest { cursor: u64::MAX, ..good.clone() },
         pb::AppendRunsRequest { records: vec![large.clone(); 20], ..good.clone() },
     ] {

@@ -15,7 +15,6 @@ const MAX_BATCH_BYTES: usize = (1 << 20) + (64 << 10);
 /// One record: 64 KiB of stderr, and what is bounded elsewhere.
 const MAX_RECORD_BYTES: usize = 256 << 10;
 const MAX_ID_BYTES: usize = 128;
-const MAX_NAME_BYTES: usize = 256;
 /// Labels that a reader can ask for.
 const MAX_LABELS: usize = 16;
 
@@ -28,9 +27,6 @@ pub(super) fn batch(
         return Err(invalid("records", "the batch is over 1 MiB: send fewer records at once"));
     }
     let pb::AppendRunsRequest { executor, journal_id, cursor, records } = message;
-    if executor.is_empty() || executor.len() > MAX_NAME_BYTES || executor.chars().any(char::is_control) {
-        return Err(invalid("executor", "write a name of 1 to 256 bytes without control characters"));
-    }
     if !is_id(&journal_id) {
         return Err(invalid("journal_id", "write 1 to 128 printable ASCII characters without blanks"));
     }
