@@ -3,14 +3,17 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking, its helpers too")]
 
 mod admission;
+mod approvals;
 mod callers;
 mod catalog;
+mod certificates;
 mod client;
 mod ending;
 mod hostile;
 mod layers;
 mod leaks;
 mod output;
+mod race;
 mod refusals;
 mod run_id;
 mod runs;

@@ -19,9 +19,13 @@ callers:
   other: {roles: [orchestrator], agents: [\"*\"]}
   narrow: {roles: [orchestrator], agents: [reader]}
   approver: {roles: [approver]}
+  ann: {roles: [approver]}
+  bob: {roles: [approver]}
+  both: {roles: [orchestrator, approver], agents: [\"*\"]}
   nothing: {roles: []}
 ";
-const NAMES: [&str; 7] = ["operator", "executor", "orchestrator", "other", "narrow", "approver", "nothing"];
+const NAMES: [&str; 10] =
+    ["operator", "executor", "orchestrator", "other", "narrow", "approver", "ann", "bob", "both", "nothing"];
 
 /// A channel that shows something, or nothing.
 #[derive(Clone, Debug)]
@@ -133,6 +137,17 @@ impl Identities {
     pub fn rotate(&mut self, name: &str) {
         self.tokens.insert(name.to_owned(), Token::random().unwrap());
         self.write();
+    }
+
+    /// One more token for somebody who has one, which stays good beside it.
+    ///
+    /// # Panics
+    /// When the files cannot be written.
+    pub fn another(&self, name: &str) -> Token {
+        let token = Token::random().unwrap();
+        let lines = fs::read_to_string(self.tokens_file()).unwrap();
+        replace(&self.tokens_file(), format!("{lines}{}\n", token.line(name).unwrap()));
+        token
     }
 
     fn write(&self) {

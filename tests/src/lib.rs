@@ -6,6 +6,7 @@
 pub mod access;
 pub mod binaries;
 pub mod certificates;
+pub mod cluster;
 pub mod pack;
 pub mod postgres;
 pub mod process;

@@ -77,6 +77,13 @@ impl Call {
         self
     }
 
+    /// The approval that it uses up.
+    #[must_use]
+    pub fn approval(mut self, id: &str) -> Self {
+        self.request.approval_id = id.to_owned();
+        self
+    }
+
     /// A label.
     #[must_use]
     pub fn label(mut self, key: &str, value: &str) -> Self {
@@ -377,6 +384,21 @@ impl Ended {
     pub fn code(mut self, code: i32) -> Self {
         self.exit_code = Some(code);
         self
+    }
+}
+
+/// What became of a call, in a few words: the outcome and its reason, or the code and the reason of the refusal.
+#[must_use]
+pub fn in_short(result: &Result<RunSeen, Status>) -> String {
+    match result {
+        Ok(seen) => {
+            let outcome = seen.finished.outcome().as_str_name().trim_start_matches("OUTCOME_").to_owned();
+            format!("{outcome} {}", seen.finished.reason).trim_end().to_owned()
+        }
+        Err(status) => {
+            let (code, reason) = (status.code(), Refused::of(status).reason);
+            if reason.is_empty() { format!("{status:?}") } else { format!("{code:?} {reason}") }
+        }
     }
 }
 

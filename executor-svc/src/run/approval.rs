@@ -58,8 +58,7 @@ pub type Consuming<'a> = Pin<Box<dyn Future<Output = Result<Consumed, Refusal>> 
 /// Whoever keeps the approvals.
 pub trait Approvals: Debug + Send + Sync {
     /// Uses an approval up for one run in one journal of this executor. The same gets the same answer again; any other is
-    /// refused.
-    /// Answers within a few seconds.
+    /// refused. Answers within a few seconds.
     fn consume(&self, what: Use) -> Consuming<'_>;
 }
 

@@ -11,42 +11,34 @@ use crate::run::journal::{Journal, RunRecord};
 pub struct Diary {
     journal: Journal,
     call: Arc<Call>,
-    kind: Kind,
-}
-
-#[derive(Debug)]
-enum Kind {
-    /// Written down before its start, by [`Guarded::obtain`].
-    Guarded(Box<Guarded>),
-    /// Safe; whether it was noted that it was accepted.
-    Safe { noted: bool },
+    /// Of a run that is not safe: written down before its start, by [`Guarded::obtain`].
+    guarded: Option<Guarded>,
+    /// Of a safe run: whether it was noted that it was accepted.
+    noted: bool,
 }
 
 impl Diary {
     /// Of a run that was accepted.
     #[must_use]
     pub fn new(journal: Journal, guarded: Option<Guarded>, call: &Arc<Call>) -> Self {
-        let kind = match guarded {
-            Some(guarded) => Kind::Guarded(Box::new(guarded)),
-            None => Kind::Safe { noted: journal.note_accepted(call) },
-        };
-        Self { journal, call: Arc::clone(call), kind }
+        let noted = guarded.is_none() && journal.note_accepted(call);
+        Self { journal, call: Arc::clone(call), guarded, noted }
     }
 
     /// The run ended; nobody has been told yet.
     pub async fn ended(self, record: RunRecord) {
-        match self.kind {
-            Kind::Guarded(guarded) => guarded.ended(record).await,
-            Kind::Safe { noted } => self.journal.note_ended(record, noted),
+        match self.guarded {
+            Some(guarded) => guarded.ended(record).await,
+            None => self.journal.note_ended(record, self.noted),
         }
     }
 
     /// The run was not started and will not be; its id may be used again from then on.
     pub async fn refused(self) {
-        match self.kind {
-            Kind::Guarded(guarded) => guarded.refused().await,
-            Kind::Safe { noted: true } => self.journal.note_forgotten(&self.call.id),
-            Kind::Safe { noted: false } => {}
+        match self.guarded {
+            Some(guarded) => guarded.refused().await,
+            None if self.noted => self.journal.note_forgotten(&self.call.id),
+            None => {}
         }
     }
 }

@@ -145,7 +145,8 @@ impl Journal {
         Ok(Self { inner: Arc::new(inner) })
     }
 
-    /// Random, made with the journal: 32 hex digits. A new disk is a new journal.
+    /// 32 lower-case hex digits, made with the journal and kept in it: what was written into another is not known here,
+    /// and the registry gives an approval to one journal.
     #[must_use]
     pub fn id(&self) -> &str {
         self.inner.database.id()

@@ -54,8 +54,6 @@ const FOR_EVER: Bounds = Bounds { age: Duration::from_secs(u64::MAX / 2), runs: 
 async fn a_run_gets_its_end_and_survives() {
     let directory = tempfile::tempdir().unwrap();
     let journal = Journal::open(directory.path(), FOR_EVER).unwrap();
-    let journal_id = journal.id().to_owned();
-    assert!(journal_id.len() == 32 && journal_id.bytes().all(|byte| byte.is_ascii_hexdigit()), "{journal_id}");
     for (name, outcome) in [("a", Some(Outcome::Succeeded)), ("b", Some(Outcome::Cancelled)), ("c", None)] {
         let call = call(name, 1);
         assert_eq!(journal.find(&call.id).await.unwrap(), None);
@@ -67,7 +65,6 @@ async fn a_run_gets_its_end_and_survives() {
     }
     drop(journal);
     let journal = reopened(directory.path(), FOR_EVER);
-    assert_eq!(journal.id(), journal_id);
     for (name, outcome) in [("a", Outcome::Succeeded), ("b", Outcome::Cancelled), ("c", Outcome::Lost)] {
         let call = call(name, 1);
         assert_eq!(journal.find(&call.id).await.unwrap(), Some(ended(&call, outcome)));
@@ -80,6 +77,16 @@ async fn a_run_gets_its_end_and_survives() {
     assert_eq!(all_unshipped(&journal).await, all.map(|(name, outcome)| (name.to_owned(), outcome)));
     assert_eq!(journal.find(&id("nobody")).await.unwrap(), None);
     assert_eq!(journal.forgotten_until(), None);
+}
+
+#[test]
+fn a_journal_keeps_its_id_and_another_has_another() {
+    let directory = tempfile::tempdir().unwrap();
+    let id = Journal::open(directory.path(), FOR_EVER).unwrap().id().to_owned();
+    assert!(id.len() == 32 && id.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f')), "{id}");
+    assert_eq!(reopened(directory.path(), FOR_EVER).id(), id);
+    let another = tempfile::tempdir().unwrap();
+    assert_ne!(Journal::open(another.path(), FOR_EVER).unwrap().id(), id);
 }
 
 /// The thread that writes closes the file, a moment after the last handle is gone.
