@@ -219,16 +219,29 @@ run_sample() {
     return "$code"
 }
 
+# What another terminal needs: both programs on the PATH, where the services are, and everybody's token.
+write_env() {
+    {
+        printf 'export PATH=%q:$PATH SKILLYARD_TOKEN_FILE=%q\n' "$(dirname -- "$executor_svc")" "$SKILLYARD_TOKEN_FILE"
+        printf 'export SKILLYARD_REGISTRY=%q SKILLYARD_EXECUTOR=%q\n' "$SKILLYARD_REGISTRY" "$SKILLYARD_EXECUTOR"
+        printf '# as NAME COMMAND…: with the token of somebody else.\n'
+        printf 'as() { SKILLYARD_TOKEN_FILE=%q/"$1".token sh -c '\''shift; exec "$@"'\'' sh "$@"; }\n' "$access"
+        printf '# token NAME: for grpcurl -H.\n'
+        printf 'token() { printf "authorization: Bearer %%s" "$(cat %q/"$1".token)"; }\n' "$access"
+    } >"$state/env"
+}
+
 stay_up() {
     local registry=${SKILLYARD_REGISTRY#http://} executor=${SKILLYARD_EXECUTOR#http://} name code=0
+    write_env
     say ""
     say "Up. Logs: $state/registry.log and $state/executor.log. Try, in another terminal:"
-    say "  token() { printf 'authorization: Bearer %s' \"\$(cat $access/\$1.token)\"; }"
+    say "  . $state/env    # both programs, where they are, and the orchestrator's token"
     say "  grpcurl -plaintext -H \"\$(token orchestrator)\" -d '{\"agent\": \"reader\"}' $registry skillyard.registry.v1.CatalogService/ListSkills"
     say "  grpcurl -plaintext -H \"\$(token orchestrator)\" -d '{\"skill\": \"certificate_check\", \"args\": {\"paths\": [\"samples\"]}}' $executor skillyard.executor.v1.ExecutorService/RunSkill"
     say "  grpcurl -plaintext -H \"\$(token operator)\" $registry skillyard.registry.v1.CatalogService/Reload"
-    say "There are tokens for orchestrator, alice and bob (approvers), executor and operator; deploy/local/callers.yaml says"
-    say "what each may do."
+    say "There are tokens for orchestrator, alice and bob (approvers), executor and operator: \`as alice COMMAND\`;"
+    say "deploy/local/callers.yaml says what each may do, the README how an approval is asked for, signed and used."
     say "Ctrl-C ends both."
     wait -n "${pids[@]}" || code=$?
     for name in "${!pids[@]}"; do

@@ -10,6 +10,7 @@ pub mod digest;
 pub mod name;
 pub mod package;
 pub mod policy;
+pub mod schema;
 pub mod service;
 pub mod skill;
 pub mod view;

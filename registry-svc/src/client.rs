@@ -1,6 +1,7 @@
-//! `registry-svc approvals`: lists, shows and signs approvals from a terminal. A client of any registry, which decides who
+//! `registry-svc approvals`: asks for, lists, shows and signs approvals from a terminal. A client of any registry, which decides who
 //! may; it shares nothing with the one that serves here.
 
+mod ask;
 mod show;
 mod text;
 
@@ -25,9 +26,9 @@ const NO_ANSWER: u8 = 9;
 const USAGE: u8 = 64;
 const NOT_WRITTEN: u8 = 74;
 
-/// Lists, shows and signs approvals.
+/// Asks for, lists, shows and signs approvals.
 #[derive(Clone, Debug, clap::Args)]
-#[command(after_help = "Exit codes: 0 done, 8 refused, 9 no answer, 64 bad command line, token or certificate.")]
+#[command(after_help = "Exit codes: 0 done, 8 refused, 9 no answer, 64 bad command line, token, certificate or file.")]
 pub struct ApprovalsArgs {
     #[command(subcommand)]
     action: Action,
@@ -70,6 +71,8 @@ enum Action {
         #[arg(long)]
         full: bool,
     },
+    /// Asks for an approval of one run
+    Request(ask::Ask),
     /// Signs for an approval
     Approve(Word),
     /// Signs against an approval, which ends it
@@ -115,6 +118,8 @@ enum Failure {
     Dial(String),
     #[error("{}", refusal(.0))]
     Status(Box<Status>),
+    #[error("the arguments cannot be read from {}: {source}", .path.display())]
+    Arguments { path: PathBuf, source: io::Error },
     #[error("the answer cannot be written: {0}")]
     Write(#[from] io::Error),
 }
@@ -134,7 +139,7 @@ pub async fn run(args: ApprovalsArgs) -> u8 {
     // Where stderr is closed there is nobody to tell.
     let _ = writeln!(io::stderr(), "skillyard: {}", text::visible(&failure.to_string()));
     match failure {
-        Failure::Dial(_) => USAGE,
+        Failure::Dial(_) | Failure::Arguments { .. } => USAGE,
         Failure::Status(status) if status.get_details_error_info().is_some() => REFUSED,
         Failure::Status(_) => NO_ANSWER,
         Failure::Write(_) => NOT_WRITTEN,
@@ -149,6 +154,11 @@ async fn act(args: ApprovalsArgs) -> Result<(), Failure> {
         Action::Show { id, full } => {
             let approval = client.get_approval(pb::GetApprovalRequest { id }).await?.into_inner().approval;
             show::approval(&approval.unwrap_or_default(), now, full)
+        }
+        Action::Request(ask) => {
+            let id_only = ask.id_only;
+            let answer = client.request_approval(ask.into_request()?).await?.into_inner().approval.unwrap_or_default();
+            if id_only { format!("{}\n", answer.id) } else { show::approval(&answer, now, false) }
         }
         Action::Approve(word) => show::approval(&sign(&mut client, word, true).await?, now, false),
         Action::Reject(word) => show::approval(&sign(&mut client, word, false).await?, now, false),

@@ -21,6 +21,7 @@ use crate::token::TokenCommand;
 const DEFAULT_LISTEN: &str = "127.0.0.1:50051";
 const DEFAULT_TIER: &str = "free";
 const DEFAULT_RESCAN: &str = "30s";
+const DEFAULT_APPROVALS_KEEP: &str = "30d";
 const DEFAULT_LOG: &str = "info";
 const DEFAULT_LOG_FORMAT: &str = "text";
 const DEFAULT_HISTORY_AGE: &str = "30d";
@@ -28,6 +29,9 @@ const DEFAULT_HISTORY_RECORDS: &str = "1000000";
 /// How long records of runs are kept.
 const HISTORY_AGE: std::ops::RangeInclusive<Duration> =
     Duration::from_secs(60)..=Duration::from_secs(100 * 365 * 24 * 60 * 60);
+/// How long approvals that have ended are kept.
+const KEEP: std::ops::RangeInclusive<Duration> =
+    Duration::from_secs(60 * 60)..=Duration::from_secs(3650 * 24 * 60 * 60);
 /// Between two rescans: a rescan of many skills takes a part of a second.
 const RESCAN: std::ops::RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::from_secs(24 * 60 * 60);
 
@@ -46,6 +50,8 @@ pub struct Config {
     pub rescan_interval: Duration,
     /// Where approvals are kept.
     pub database: Database,
+    /// How long those that have ended are kept, from when they were asked for.
+    pub approvals_keep: Duration,
     /// Who may sign them.
     pub signers: Signers,
     /// How long records of runs are kept, and how many.
@@ -113,6 +119,9 @@ pub struct Raw {
     /// postgres://USER:PASSWORD@HOST/DATABASE, for several registries [default: SQLite in the state directory]
     #[arg(long, env = "SKILLYARD_DATABASE_URL", value_name = "URL", hide_env_values = true)]
     database_url: Option<OsString>,
+    /// How long approvals that have ended are kept, from when they were asked for; 1h to 3650d [default: 30d]
+    #[arg(long, env = "SKILLYARD_APPROVALS_KEEP", value_name = "TIME")]
+    approvals_keep: Option<OsString>,
     /// The approvers who may sign for mutating skills, separated by ',' [default: all of them]
     #[arg(long, env = "SKILLYARD_SIGNERS_MUTATING", value_name = "NAMES")]
     signers_mutating: Option<OsString>,
@@ -143,7 +152,7 @@ pub enum Command {
     #[command(subcommand)]
     Token(TokenCommand),
     /// Lists, shows and signs approvals
-    Approvals(ApprovalsArgs),
+    Approvals(Box<ApprovalsArgs>),
 }
 
 /// One thing that is wrong with a configuration.
@@ -187,19 +196,32 @@ impl Config {
         let default_agent = checker.default_agent(raw);
         let rescan_interval = checker.rescan_interval(raw);
         let database = checker.database(raw);
+        let approvals_keep = checker.approvals_keep(raw);
         let mutating = checker.signers(SIGNERS_MUTATING.of(&raw.signers_mutating));
         let dangerous = checker.signers(SIGNERS_DANGEROUS.of(&raw.signers_dangerous));
         let history = checker.history(raw);
         checker.log_filter(raw);
         checker.log_format(raw);
-        match (listen, tier, rescan_interval, access, database, history) {
-            (Some(listen), Some(tier), Some(rescan_interval), Some(access), Some(database), Some(history))
+        let kept = approvals_keep.zip(history);
+        match (listen, tier, rescan_interval, access, database, kept) {
+            (Some(listen), Some(tier), Some(rescan_interval), Some(access), Some(database), Some(kept))
                 if checker.faults.is_empty() =>
             {
                 let cloud_dir = cloud_dir(raw);
                 let layout = Layout { external_dirs, skill_roots, cloud_dir, workspace, tier, agents_dir };
                 let signers = Signers { mutating, dangerous };
-                Ok(Self { listen, access, layout, default_agent, rescan_interval, database, signers, history })
+                let (approvals_keep, history) = kept;
+                Ok(Self {
+                    listen,
+                    access,
+                    layout,
+                    default_agent,
+                    rescan_interval,
+                    database,
+                    approvals_keep,
+                    signers,
+                    history,
+                })
             }
             _ => Err(checker.faults),
         }
@@ -244,6 +266,7 @@ const TLS_KEY: Name = Name("--tls-key", "SKILLYARD_REGISTRY_TLS_KEY");
 const CLIENT_CA: Name = Name("--client-ca", "SKILLYARD_REGISTRY_CLIENT_CA");
 const STATE_DIR: Name = Name("--state-dir", "SKILLYARD_REGISTRY_STATE");
 const DATABASE_URL: Name = Name("--database-url", "SKILLYARD_DATABASE_URL");
+const APPROVALS_KEEP: Name = Name("--approvals-keep", "SKILLYARD_APPROVALS_KEEP");
 const SIGNERS_MUTATING: Name = Name("--signers-mutating", "SKILLYARD_SIGNERS_MUTATING");
 const SIGNERS_DANGEROUS: Name = Name("--signers-dangerous", "SKILLYARD_SIGNERS_DANGEROUS");
 const HISTORY_MAX_AGE: Name = Name("--history-max-age", "SKILLYARD_HISTORY_MAX_AGE");
@@ -369,6 +392,15 @@ impl Checker {
         }
     }
 
+    fn approvals_keep(&mut self, raw: &Raw) -> Option<Duration> {
+        let given = APPROVALS_KEEP.or(&raw.approvals_keep, DEFAULT_APPROVALS_KEEP);
+        match humantime::parse_duration(self.text(given)?) {
+            Ok(keep) if KEEP.contains(&keep) => Some(keep),
+            Ok(_) => self.fault(given, "write a time from 1h to 3650d"),
+            Err(error) => self.fault(given, format!("{error}; write a time from 1h to 3650d, as in 30d")),
+        }
+    }
+
     fn signers(&mut self, given: Option<Given<'_>>) -> Option<BTreeSet<String>> {
         let given = given?;
         let names: BTreeSet<_> =
@@ -460,6 +492,7 @@ mod tests {
             rescan_interval: some("0s"),
             state_dir: some("state"),
             database_url: some("mysql://root:secret@host/db"),
+            approvals_keep: some("1s"),
             signers_mutating: some(" , "),
             history_max_age: some("30"),
             history_max_records: some("-1"),
@@ -478,6 +511,7 @@ mod tests {
             "--rescan-interval",
             "--state-dir",
             "--database-url",
+            "--approvals-keep",
             "--signers-mutating",
             "--history-max-age",
             "--history-max-records",

@@ -58,7 +58,7 @@ pub async fn run(config: Config, listener: TcpListener, shutdown: impl Future<Ou
     grpc::add(&mut routes, &catalogs, config.default_agent.clone(), &store, config.signers.clone());
     tracing::info!(address = %listener.local_addr()?, "listening");
     let mut loader = tokio::spawn(loader);
-    let mut keeper = tokio::spawn(keeper.run());
+    let mut keeper = tokio::spawn(keeper.keeping(config.approvals_keep).run());
     let mut historian = tokio::spawn(store.keep_history(config.history));
     let mut failed = None;
     let until = async {

@@ -11,11 +11,12 @@ use std::os::unix::fs::symlink;
 
 use skillyard::pb::registry::v1 as pb;
 use skillyard::pb::registry::v1::agent_service_client::AgentServiceClient;
+use skillyard::pb::registry::v1::approval_service_client::ApprovalServiceClient;
 use skillyard::pb::registry::v1::catalog_service_client::CatalogServiceClient;
 use skillyard::pb::registry::v1::fetch_package_response::Part;
 use skillyard::pb::registry::v1::package_service_client::PackageServiceClient;
 use skillyard::pb::skill::v1 as skill_pb;
-use skillyard::service::dial::Dialer;
+use skillyard::service::dial::{DialOptions, Dialer};
 use skillyard::{Digest, PackageFile};
 use tokio::time::timeout;
 use tonic::{Code, Status, Streaming};
@@ -215,6 +216,29 @@ async fn a_reload_answers_with_the_files_as_they_are() {
     let again = "skill loader: registered subprocess skill \"b0\"";
     let said = registry.log().iter().filter(|line| line.contains(again)).count();
     assert!(said <= 2, "only what changed is said again, and a skill may be seen while it is written: {said}");
+}
+
+/// Where no callers are configured everybody reads, and what changes anything wants an identity all the same.
+#[tokio::test]
+async fn without_identities_a_reload_is_refused() {
+    let world = World::new();
+    world.skill("one", "");
+    let mut command = world.command();
+    command.args(["--listen", "127.0.0.1:0", "--log-format", "json"]);
+    command.arg("--external-dirs").arg(world.path("ext")).arg("--state-dir").arg(world.path("state"));
+    let registry = Registry::start(command, "http://127.0.0.1", &DialOptions::default()).await;
+    assert_eq!(list(&registry, pb::ListSkillsRequest::default()).await.unwrap(), ["one"]);
+    let mut approvals = ApprovalServiceClient::new(registry.channel.clone());
+    let refusals = [
+        catalog(&registry).reload(pb::ReloadRequest {}).await.unwrap_err(),
+        approvals.request_approval(pb::RequestApprovalRequest::default()).await.unwrap_err(),
+        approvals.sign_approval(pb::SignApprovalRequest::default()).await.unwrap_err(),
+        approvals.list_approvals(pb::ListApprovalsRequest::default()).await.unwrap_err(),
+        approvals.consume_approval(pb::ConsumeApprovalRequest::default()).await.unwrap_err(),
+    ];
+    for status in refusals {
+        assert_eq!(status.get_details_error_info().unwrap().reason, "CALLER_UNKNOWN", "{status:?}");
+    }
 }
 
 #[tokio::test]

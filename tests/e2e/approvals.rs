@@ -338,7 +338,7 @@ async fn a_skill_that_calls_the_services_gets_what_anybody_gets() {
         for word in approve reject; do
             {signer} approvals $word $3 --registry $1 >&2; echo "$word: $?" >&2
         done
-        {client} run safe --executor $2 >&2; echo "safe: $?" >&2
+        {client} run safe --executor $2 >&2; printf '\nsafe: %s\n' $? >&2
         for skill in mutating dangerous; do
             {client} run $skill --agent {AGENT} --approval-id $3 --executor $2 >&2; echo "$skill: $?" >&2
         done

@@ -187,7 +187,7 @@ async fn a_run_belongs_to_its_caller() {
 }
 
 #[tokio::test]
-async fn without_identities_a_reload_is_nobodys() {
+async fn without_identities_a_run_is_nobodys() {
     let mut world = World::of([echo()]).await;
     // The executor of this world knows nobody: it serves reading and safe runs.
     assert_eq!(world.run("echo").await.ended(), succeeded("{}"));

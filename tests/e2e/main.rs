@@ -9,6 +9,7 @@ mod catalog;
 mod certificates;
 mod client;
 mod ending;
+mod history;
 mod hostile;
 mod layers;
 mod leaks;

@@ -4,10 +4,10 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
+use skillyard::schema::Schema;
 use skillyard::skill::Kind;
 use skillyard::{Agent, Digest, Skill, SkillName};
 
-use super::schema::Schema;
 use crate::registry::State;
 
 /// One version of the registry's catalog. Readers take it once a call and keep it.

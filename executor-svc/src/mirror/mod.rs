@@ -7,7 +7,6 @@ mod cache;
 mod catalog;
 mod fetch;
 mod package;
-mod schema;
 mod store;
 mod watch;
 
@@ -25,7 +24,6 @@ use tokio_util::sync::CancellationToken;
 
 use self::cache::Cache;
 pub use self::catalog::{MirroredCatalog, MirroredSkill};
-pub use self::schema::Schema;
 pub use self::store::Held;
 use self::store::Store;
 use crate::registry::{Registry, State};

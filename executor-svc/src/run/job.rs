@@ -4,6 +4,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use skillyard::schema::LARGE;
 use skillyard::service::error::{Reason, Refusal};
 use tracing::{error, warn};
 
@@ -15,7 +16,6 @@ use crate::run::journal::Journal;
 use crate::run::outcome::{Cause, Finished, Remains};
 use crate::run::patience::Patience;
 use crate::run::pipes::Pipes;
-use crate::run::schema::LARGE;
 use crate::run::table::Run;
 use crate::run::watch::{End, Watch};
 use crate::slot::{self, Pool, Slot};

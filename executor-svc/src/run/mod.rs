@@ -19,7 +19,6 @@ pub mod permit;
 pub mod pipes;
 pub mod progress;
 pub mod runner;
-pub mod schema;
 pub mod stderr;
 pub mod table;
 pub mod unread;

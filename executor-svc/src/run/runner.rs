@@ -6,6 +6,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use skillyard::Digest;
 use skillyard::arguments::{Arguments, RawArguments};
+use skillyard::schema::{self, LARGE};
 use skillyard::service::caller::{Caller, Role};
 use skillyard::service::error::{Reason, Refusal};
 use skillyard::skill::Subprocess;
@@ -27,7 +28,6 @@ use crate::run::job::{Done, Job};
 use crate::run::journal::RunRecord;
 use crate::run::outcome::{Cause, Outcome};
 use crate::run::permit::permit;
-use crate::run::schema::{self, LARGE};
 use crate::run::table::{Run, RunTable, expired, reused};
 use crate::run::watch::GRACE;
 use crate::slot::Pool;

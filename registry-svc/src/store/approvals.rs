@@ -303,14 +303,14 @@ impl Store {
     }
 
     /// Begins a change, and holds all others up until its end.
-    async fn change(&self) -> Result<(Transaction<'static, Any>, i64), StoreError> {
+    pub(super) async fn change(&self) -> Result<(Transaction<'static, Any>, i64), StoreError> {
         let mut tx = self.pool().await?.begin().await?;
         let row =
             sqlx::query("UPDATE approval_clock SET value = value + 1 RETURNING value").fetch_one(&mut *tx).await?;
         Ok((tx, row.try_get(0)?))
     }
 
-    async fn commit(&self, tx: Transaction<'static, Any>) -> Result<(), StoreError> {
+    pub(super) async fn commit(&self, tx: Transaction<'static, Any>) -> Result<(), StoreError> {
         tx.commit().await?;
         self.poke();
         Ok(())

@@ -6,11 +6,12 @@ pub mod approvals;
 pub mod database;
 pub mod error;
 pub mod history;
+mod retention;
 mod row;
 
 use std::fs::File;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use sqlx::AnyPool;
 use tokio::sync::{Notify, watch};
@@ -23,6 +24,10 @@ pub use error::StoreError;
 const TICK: Duration = Duration::from_secs(1);
 /// Between two attempts to reach a database that is away.
 const RETRY: Duration = Duration::from_secs(2);
+/// Between two looks at what is old enough to be deleted.
+const FORGET_EVERY: Duration = Duration::from_secs(60);
+/// How long approvals are kept that have ended, where nothing else is said.
+pub const DEFAULT_KEEP: Duration = Duration::from_secs(30 * 86_400);
 
 /// The database.
 #[derive(Clone, Debug)]
@@ -45,6 +50,7 @@ struct Inner {
 pub struct Keeper {
     store: Store,
     publish: watch::Sender<Option<i64>>,
+    keep: Duration,
 }
 
 /// Opens the database, and gives the task that looks after it, which runs until it is dropped. One in a file is usable
@@ -61,7 +67,7 @@ pub async fn start(database: &Database) -> Result<(Store, Keeper), StoreError> {
     if opened.is_local {
         store.ready(&publish).await?;
     }
-    let keeper = Keeper { store: store.clone(), publish };
+    let keeper = Keeper { store: store.clone(), publish, keep: DEFAULT_KEEP };
     Ok((store, keeper))
 }
 
@@ -93,14 +99,21 @@ impl Store {
 }
 
 impl Keeper {
-    /// Says what has changed, and writes down what has expired, for ever.
+    /// Has approvals that have ended deleted this long after they were asked for, instead of after 30 days.
+    #[must_use]
+    pub fn keeping(self, keep: Duration) -> Self {
+        Self { keep, ..self }
+    }
+
+    /// Says what has changed, writes down what has expired, and deletes what is old, for ever.
     pub async fn run(self) {
         let mut failing = false;
+        let mut forgotten = None;
         loop {
             let known = *self.publish.borrow();
             let result = match known {
                 None => self.store.ready(&self.publish).await,
-                Some(_) => self.look().await,
+                Some(_) => self.look(&mut forgotten).await,
             };
             let pause = if result.is_ok() { TICK } else { RETRY };
             match result {
@@ -116,8 +129,16 @@ impl Keeper {
         }
     }
 
-    async fn look(&self) -> Result<(), StoreError> {
+    async fn look(&self, forgotten: &mut Option<Instant>) -> Result<(), StoreError> {
         self.store.expire().await?;
+        if forgotten.is_none_or(|at| at.elapsed() >= FORGET_EVERY) {
+            let deleted = self.store.forget(self.keep).await?;
+            if deleted > 0 {
+                tracing::info!(deleted, "old approvals were deleted");
+            }
+            // Where there may be more, the next look goes on.
+            *forgotten = (deleted < retention::BATCH).then(Instant::now);
+        }
         let clock = self.store.clock().await?;
         if self.publish.send_if_modified(|known| known.replace(clock) != Some(clock)) && self.store.inner.is_local {
             // SQLite keeps old pages in its log until then, and with them arguments that were cleared. Where somebody

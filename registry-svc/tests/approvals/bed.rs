@@ -91,6 +91,11 @@ impl Bed {
     }
 
     pub(crate) async fn serve_with(&self, url: &str, signers: Signers) -> Service {
+        self.serve_keeping(url, signers, store::DEFAULT_KEEP).await
+    }
+
+    /// One that deletes what has ended after this time.
+    pub(crate) async fn serve_keeping(&self, url: &str, signers: Signers, keep: Duration) -> Service {
         let layout = Layout {
             external_dirs: vec![self.world.path("ext")],
             skill_roots: vec![self.world.path("playbooks")],
@@ -109,8 +114,11 @@ impl Bed {
             .layer(InterceptorLayer::new(identify))
             .add_routes(routes.routes())
             .serve_with_incoming(TcpListenerStream::new(listener));
-        let tasks =
-            vec![tokio::spawn(loader), tokio::spawn(keeper.run()), tokio::spawn(async move { server.await.unwrap() })];
+        let tasks = vec![
+            tokio::spawn(loader),
+            tokio::spawn(keeper.keeping(keep).run()),
+            tokio::spawn(async move { server.await.unwrap() }),
+        ];
         catalogs.subscribe().wait_for(Option::is_some).await.unwrap();
         let channel = Endpoint::from_shared(endpoint.clone()).unwrap().connect().await.unwrap();
         Service { endpoint, store, channel, tasks }
@@ -118,6 +126,28 @@ impl Bed {
 
     pub(crate) fn path(&self, relative: &str) -> PathBuf {
         self.world.path(relative)
+    }
+
+    /// Writes further ones like this, with ids of their own.
+    pub(crate) async fn copies_of(&self, id: &str, count: u32) {
+        let mut connection = sqlx::AnyConnection::connect(&self.url).await.unwrap();
+        let mut tx = connection.begin().await.unwrap();
+        let columns = "changed, agent, skill, class, digest, args_json, args_sha256, reason, requested_by, \
+                       requested_for, request_id, request_sha256, signatures_required, state, created_at, \
+                       expires_at, run_id, executor, journal";
+        let sql = format!("INSERT INTO approvals (id, {columns}) SELECT $1, {columns} FROM approvals WHERE id = $2");
+        for _ in 0..count {
+            let copy = sqlx::query(sqlx::AssertSqlSafe(sql.clone())).bind(uuid::Uuid::now_v7().to_string()).bind(id);
+            copy.execute(&mut *tx).await.unwrap();
+        }
+        tx.commit().await.unwrap();
+    }
+
+    pub(crate) async fn approvals_and_signatures(&self) -> (i64, i64) {
+        let mut connection = sqlx::AnyConnection::connect(&self.url).await.unwrap();
+        let sql = "SELECT (SELECT count(*) FROM approvals), (SELECT count(*) FROM approval_signatures)";
+        let row = sqlx::query(sql).fetch_one(&mut connection).await.unwrap();
+        (row.get(0), row.get(1))
     }
 
     /// How many approvals hold arguments in the database.

@@ -57,6 +57,30 @@ async fn an_approval_is_listed_shown_and_signed() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn an_approval_is_asked_for() {
+    let bed = Bed::new(Engine::Sqlite).await.unwrap();
+    let service = bed.serve().await;
+    let line = ["request", "mutating", "--agent", "mutating-with-confirm", "--args", r#"{"path": "/srv"}"#];
+    let more = ["--reason", "it is full", "--requested-for", "eve", "--ttl", "1h"];
+    let asked = bed.approvals(&service, "bot/orchestrator", &[&line[..], &more].concat()).await;
+    let shown = stdout(&asked);
+    for part in ["PENDING", "\"path\": \"/srv\"", "it is full", "eve", "expires in 1h"] {
+        assert!(shown.contains(part), "{part} in {shown}");
+    }
+    std::fs::write(bed.path("args"), r#"{"path": "/srv"}"#).unwrap();
+    let file = bed.path("args");
+    let line = ["request", "mutating", "--agent", "mutating-with-confirm", "--id-only", "--args-file"];
+    let id =
+        stdout(&bed.approvals(&service, "bot/orchestrator", &[&line[..], &[file.to_str().unwrap()]].concat()).await);
+    let found = service.get(id.trim()).await.unwrap();
+    assert_eq!((found.state(), found.args_json.as_str()), (ApprovalState::Pending, r#"{"path": "/srv"}"#));
+    let nowhere = bed.approvals(&service, "bot/orchestrator", &[&line[..], &["/nowhere"]].concat()).await;
+    assert_eq!(nowhere.status.code(), Some(64), "{}", stderr(&nowhere));
+    let safe = bed.approvals(&service, "bot/orchestrator", &["request", "safe"]).await;
+    assert_eq!(safe.status.code(), Some(8), "{}", stderr(&safe));
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_terminal_is_not_fooled() {
     let bed = Bed::new(Engine::Sqlite).await.unwrap();
     let service = bed.serve().await;

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use registry_svc::store::approval::Signers;
 use rstest::rstest;
 use skillyard::pb::registry::v1 as pb;
 use skillyard::pb::registry::v1::ApprovalState;
@@ -174,6 +175,32 @@ async fn one_that_expires_is_forgotten_and_told(#[case] engine: Engine) {
         .await;
     let used = service.consume("e1", using(&approved, "r")).await;
     assert_eq!(refused(used), refusal(Code::FailedPrecondition, "APPROVAL_INVALID"));
+}
+
+/// What has ended is deleted, however much there is of it; what has not stays, however old it is.
+#[rstest]
+#[case(Engine::Sqlite)]
+#[case(Engine::Postgres)]
+#[tokio::test(flavor = "multi_thread")]
+async fn old_ones_are_deleted(#[case] engine: Engine) {
+    let Some(bed) = Bed::new(engine).await else { return };
+    let service = bed.serve().await;
+    let pending = service.ask(mutating()).await.unwrap();
+    let approved = service.approved().await;
+    let used = service.approved().await;
+    service.consume("e1", using(&used, "r")).await.unwrap();
+    let rejected = service.ask(mutating()).await.unwrap();
+    service.sign("ann", &rejected.id, false).await.unwrap();
+    bed.copies_of(&used.id, 1200).await;
+    assert_eq!(bed.approvals_and_signatures().await, (1204, 3));
+    drop(service);
+    let service = bed.serve_keeping(&bed.url, Signers::default(), Duration::from_millis(1)).await;
+    eventually(async || (bed.approvals_and_signatures().await == (2, 1)).then_some(())).await;
+    assert_eq!(service.get(&pending.id).await.unwrap().state(), ApprovalState::Pending);
+    assert_eq!(service.get(&approved.id).await.unwrap().state(), ApprovalState::Approved);
+    // It is not used again for having been forgotten.
+    let again = service.consume("e1", using(&used, "r")).await;
+    assert_eq!(refused(again), refusal(Code::NotFound, "UNKNOWN_APPROVAL"));
 }
 
 #[tokio::test(flavor = "multi_thread")]

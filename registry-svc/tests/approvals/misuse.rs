@@ -9,6 +9,7 @@ use skillyard::pb::registry::v1::ApprovalState;
 use skillyard::service::caller::Role;
 use skillyard::wire::duration_to_wire;
 use tonic::Code;
+use tonic_types::StatusExt as _;
 
 use crate::bed::{ARGS, Bed, Engine, asking, dangerous, mutating, refusal, refused, sha256, using};
 
@@ -163,6 +164,25 @@ async fn what_can_be_asked_for(#[case] engine: Engine) {
     ] {
         assert_eq!(refused(service.ask(bad).await), refusal(Code::InvalidArgument, "INVALID_REQUEST"));
     }
+}
+
+/// As RunSkill would refuse them: nobody is to sign what cannot run.
+#[tokio::test(flavor = "multi_thread")]
+async fn arguments_that_break_the_schema_are_not_asked_about() {
+    let bed = Bed::new(Engine::Sqlite).await.unwrap();
+    let schema =
+        r#"{"type":"object","properties":{"path":{"type":"string"},"days":{"type":"integer"}},"required":["path"]}"#;
+    bed.world.skill("strict", &format!(r#","class":"mutating","schema":{schema}"#));
+    let service = bed.serve().await;
+    let ask = async |args: &str| service.ask(asking("mutating-with-confirm", "strict", args)).await;
+    let status = ask(r#"{"days":"7"}"#).await.unwrap_err();
+    let mut fields: Vec<_> = status.get_details_bad_request().unwrap().field_violations;
+    fields.sort_by(|a, b| a.field.cmp(&b.field));
+    assert_eq!(fields.iter().map(|violation| violation.field.as_str()).collect::<Vec<_>>(), ["", "/days"]);
+    assert_eq!(refused::<()>(Err(status)), refusal(Code::InvalidArgument, "INVALID_ARGUMENTS"));
+    assert_eq!(ask(r#"{"path":"/srv","days":7}"#).await.unwrap().state(), ApprovalState::Pending);
+    let list = service.bot().list_approvals(pb::ListApprovalsRequest::default()).await.unwrap().into_inner();
+    assert_eq!(list.approvals.len(), 1);
 }
 
 #[tokio::test(flavor = "multi_thread")]

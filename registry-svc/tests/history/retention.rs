@@ -34,22 +34,22 @@ async fn by_age_and_by_number(#[case] engine: Engine) {
     let records: Vec<_> = (0..1000).map(labelled).collect();
     service.append("e", batch("j", 1000, &records)).await.unwrap();
     let everything = Retention { max_age: Duration::from_secs(7200), max_records: 1000 };
-    assert_eq!(service.store.forget(everything).await.unwrap(), 0);
+    assert_eq!(service.store.forget_records(everything).await.unwrap(), 0);
     let since = begin().elapsed().unwrap();
     let by_age = Retention { max_age: since - Duration::from_millis(399_500), ..everything };
-    let forgotten = service.store.forget(by_age).await.unwrap();
+    let forgotten = service.store.forget_records(by_age).await.unwrap();
     assert!((400..440).contains(&forgotten), "{forgotten}");
     let by_number = Retention { max_records: 250, ..everything };
-    assert_eq!(service.store.forget(by_number).await.unwrap(), 1000 - 250 - forgotten);
+    assert_eq!(service.store.forget_records(by_number).await.unwrap(), 1000 - 250 - forgotten);
     let ids = service.ids(pb::ListRunRecordsRequest::default()).await;
     assert_eq!((ids.len(), ids[0].as_str(), ids[249].as_str()), (250, "r0999", "r0750"));
     assert_eq!((bed.count("run_records").await, bed.count("run_labels").await), (250, 500));
     assert_eq!(bed.count("run_journals").await, 1);
     // What is handed in again although it was forgotten is forgotten again.
     service.append("e", batch("j", 1000, &records[..10])).await.unwrap();
-    assert_eq!(service.store.forget(by_number).await.unwrap(), 10);
+    assert_eq!(service.store.forget_records(by_number).await.unwrap(), 10);
     let nothing = Retention { max_age: Duration::ZERO, max_records: 1 };
-    assert_eq!(service.store.forget(nothing).await.unwrap(), 250);
+    assert_eq!(service.store.forget_records(nothing).await.unwrap(), 250);
     let left = (bed.count("run_records").await, bed.count("run_labels").await, bed.count("run_journals").await);
     assert_eq!(left, (0, 0, 0));
 }
@@ -67,7 +67,7 @@ async fn executors_hand_in_while_much_is_forgotten(#[case] engine: Engine) {
     }
     let store = service.store.clone();
     let forgetting =
-        tokio::spawn(async move { store.forget(Retention { max_records: 10, ..Retention::default() }).await });
+        tokio::spawn(async move { store.forget_records(Retention { max_records: 10, ..Retention::default() }).await });
     let mut handed_in = 0;
     while !forgetting.is_finished() {
         handed_in += 1;

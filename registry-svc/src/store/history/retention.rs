@@ -40,7 +40,7 @@ impl Store {
     pub async fn keep_history(self, retention: Retention) -> Infallible {
         let mut failing = false;
         loop {
-            let pause = match self.forget(retention).await {
+            let pause = match self.forget_records(retention).await {
                 Ok(forgotten) => {
                     if forgotten > 0 {
                         tracing::info!(records = forgotten, "old records of runs are forgotten");
@@ -65,7 +65,7 @@ impl Store {
     ///
     /// # Errors
     /// The database failed; what was forgotten until then stays so.
-    pub async fn forget(&self, retention: Retention) -> Result<u64, StoreError> {
+    pub async fn forget_records(&self, retention: Retention) -> Result<u64, StoreError> {
         let too_old = nanos_before(SystemTime::now(), retention.max_age);
         let mut forgotten = 0;
         loop {

@@ -2,10 +2,14 @@
 //! arguments by a model: together they can ask for more than there will ever be time for, as with choices within choices
 //! that refer to each other. So the steps are counted before any is taken. Decides nothing about runs.
 
+mod check;
+
 use std::collections::HashMap;
 
 use jsonschema::{PatternOptions, Validator};
 use serde_json::{Map, Value};
+
+pub use check::{LARGE, is_fast, validate};
 
 /// How deep references and choices may go before it is taken for a circle: three for each level that arguments can have.
 const MAX_DEPTH: usize = 512;
@@ -40,8 +44,7 @@ impl Schema {
     }
 
     /// Checks arguments whose cost is known to be bearable.
-    #[must_use]
-    pub fn validator(&self) -> &Validator {
+    fn validator(&self) -> &Validator {
         &self.validator
     }
 

@@ -1,9 +1,8 @@
 //! Arguments against a skill's schema: each place that breaks it is named before anything starts.
 
-use skillyard::arguments::Arguments;
-use skillyard::service::error::{Reason, Refusal};
-
-use crate::mirror::Schema;
+use super::Schema;
+use crate::arguments::Arguments;
+use crate::service::error::{Reason, Refusal};
 
 /// Violations that are reported; more do not fit into a status.
 const MAX_VIOLATIONS: usize = 16;
@@ -76,8 +75,8 @@ pub fn validate(arguments: &Arguments, skill: &str, schema: &Schema) -> Result<(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::arguments::RawArguments;
     use serde_json::json;
-    use skillyard::arguments::RawArguments;
 
     #[test]
     fn violations_have_pointers() {
