@@ -12,6 +12,7 @@ use skillyard::service::access::{Access, AccessOptions};
 use skillyard::service::telemetry::{self, LogFormat};
 
 use crate::client::ApprovalsArgs;
+use crate::client::runs::RunsArgs;
 use crate::source::{self, Layout, Tier};
 use crate::store::Database;
 use crate::store::approval::Signers;
@@ -153,6 +154,8 @@ pub enum Command {
     Token(TokenCommand),
     /// Lists, shows and signs approvals
     Approvals(Box<ApprovalsArgs>),
+    /// Lists and shows what ran
+    Runs(Box<RunsArgs>),
 }
 
 /// One thing that is wrong with a configuration.

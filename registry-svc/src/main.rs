@@ -15,12 +15,17 @@ fn main() -> ExitCode {
             return error.print().map_or(ExitCode::FAILURE, |()| ExitCode::from(code));
         }
     };
-    if let Some(Command::Token(command)) = &raw.command {
-        return command.run().map_or_else(|error| shell::failure(&error), |()| ExitCode::SUCCESS);
-    }
-    if let Some(Command::Approvals(args)) = raw.command {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-        return runtime.map_or(ExitCode::FAILURE, |runtime| runtime.block_on(client::run(*args)).into());
+    if let Some(command) = raw.command {
+        let Ok(runtime) = tokio::runtime::Builder::new_current_thread().enable_all().build() else {
+            return ExitCode::FAILURE;
+        };
+        return match command {
+            Command::Token(command) => {
+                command.run().map_or_else(|error| shell::failure(&error), |()| ExitCode::SUCCESS)
+            }
+            Command::Approvals(args) => runtime.block_on(client::run(*args)).into(),
+            Command::Runs(args) => runtime.block_on(client::runs::run(*args)).into(),
+        };
     }
     let config = match Config::check(&raw) {
         Ok(config) => config,
