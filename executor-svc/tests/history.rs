@@ -197,7 +197,8 @@ async fn one_that_is_refused_is_passed_over_and_holds_up_nothing() {
 
 #[tokio::test]
 async fn a_small_registry_gets_small_batches() {
-    let bed = Bed::new(|batch| (batch.records.len() > 5).then(|| Status::resource_exhausted("message too large"))).await;
+    let bed =
+        Bed::new(|batch| (batch.records.len() > 5).then(|| Status::resource_exhausted("message too large"))).await;
     bed.end(ids(40), "").await;
     bed.start();
     assert_eq!(bed.shipped().await, ids(40));

@@ -6,6 +6,7 @@ mod append;
 #[path = "../approvals/bed.rs"]
 #[expect(dead_code, reason = "shared with tests that use the rest")]
 mod bed;
+mod cli;
 mod list;
 mod records;
 mod retention;
