@@ -84,7 +84,7 @@ impl Store {
         limit: usize,
         max_bytes: usize,
     ) -> Result<Vec<Stored>, StoreError> {
-        let Select { sql, binds } = Select::new(filter, after, limit);
+        let Select { sql, binds } = Select::new(filter, after, limit, self.inner.is_local);
         // Made of texts of ours alone; values are bound.
         let mut query = sqlx::query(AssertSqlSafe(sql));
         for bind in binds {
@@ -125,72 +125,94 @@ enum Bind {
 }
 
 impl Select {
-    fn new(filter: &Filter, after: Option<&Position>, limit: usize) -> Self {
+    /// `is_local`: for SQLite, which goes through the left side of a CROSS JOIN first, in the order of its index, and stops
+    /// with the page. PostgreSQL takes the places of too many labels for few, and joins them all: it is given the places of
+    /// one label in their order, and no more than the page has where nothing else is asked of a record.
+    fn new(filter: &Filter, after: Option<&Position>, limit: usize, is_local: bool) -> Self {
+        let mut select = Self { sql: String::new(), binds: Vec::new() };
         let columns = "SELECT r.accepted_at, r.run_id, r.journal_id, r.identity, r.record FROM";
-        let same = |table: &str| {
-            format!(
-                "{table}.accepted_at = r.accepted_at AND {table}.run_id = r.run_id AND {table}.journal_id = r.journal_id"
-            )
+        let same = |a: &str, b: &str| {
+            format!("{a}.accepted_at = {b}.accepted_at AND {a}.run_id = {b}.run_id AND {a}.journal_id = {b}.journal_id")
         };
+        let lead = if filter.labels.is_empty() { "r" } else { "l" };
+        let order = format!(" ORDER BY {lead}.accepted_at DESC, {lead}.run_id DESC, {lead}.journal_id DESC");
+        let places = select.places(filter, after, lead, &same);
+        let more = select.conditions(filter);
+        let limit = select.place(Bind::Number(limit.try_into().unwrap_or(i64::MAX)));
+        let from = match (lead, is_local) {
+            ("r", _) => format!("run_records r WHERE 1 = 1{places}{more}"),
+            (_, true) => format!("run_labels l CROSS JOIN run_records r WHERE {}{places}{more}", same("l", "r")),
+            (_, false) => {
+                let fence = if more.is_empty() { format!("LIMIT {limit}") } else { "OFFSET 0".to_owned() };
+                format!(
+                    "(SELECT l.accepted_at, l.run_id, l.journal_id FROM run_labels l WHERE 1 = 1{places}{order} {fence}) l \
+                     CROSS JOIN run_records r WHERE {}{more}",
+                    same("l", "r")
+                )
+            }
+        };
+        select.sql = format!("{columns} {from}{order} LIMIT {limit}");
+        select
+    }
+
+    /// What is asked of a place in the order: its labels, its time, and that it comes after another.
+    fn places(
+        &mut self,
+        filter: &Filter,
+        after: Option<&Position>,
+        lead: &str,
+        same: &impl Fn(&str, &str) -> String,
+    ) -> String {
+        let mut sql = String::new();
         let mut labels = filter.labels.iter().map(|(name, value)| label(name, value));
-        let (mut select, leader) = match labels.next() {
-            None => (Self { sql: format!("{columns} run_records r WHERE 1 = 1"), binds: Vec::new() }, "r"),
-            Some(first) => {
-                // A CROSS JOIN is one to PostgreSQL that it may turn; SQLite goes through its left side first.
-                let sql = format!("{columns} run_labels l CROSS JOIN run_records r WHERE {}", same("l"));
-                let mut select = Self { sql, binds: Vec::new() };
-                select.and("l.label =", Bind::Text(first));
-                (select, "l")
-            }
-        };
+        if let Some(first) = labels.next() {
+            sql += &format!(" AND l.label = {}", self.place(Bind::Text(first)));
+        }
         for other in labels {
-            let place = select.place(Bind::Text(other));
-            select.sql +=
-                &format!(" AND EXISTS (SELECT 1 FROM run_labels o WHERE o.label = {place} AND {})", same("o"));
-        }
-        for (condition, value) in [
-            ("r.run_id =", &filter.run_id),
-            ("r.skill =", &filter.skill),
-            ("r.agent =", &filter.agent),
-            ("r.executor =", &filter.executor),
-            ("r.caller =", &filter.caller),
-        ] {
-            if let Some(value) = value {
-                select.and(condition, Bind::Text(column(value).into_owned()));
-            }
-        }
-        if let Some(outcome) = filter.outcome {
-            select.and("r.outcome =", Bind::Number(outcome.into()));
+            let place = self.place(Bind::Text(other));
+            let same = same("o", lead);
+            sql += &format!(" AND EXISTS (SELECT 1 FROM run_labels o WHERE o.label = {place} AND {same})");
         }
         for (sign, time) in [(">=", filter.since), ("<", filter.until)] {
             if let Some(time) = time {
-                select.and(&format!("{leader}.accepted_at {sign}"), Bind::Number(to_nanos(time)));
+                sql += &format!(" AND {lead}.accepted_at {sign} {}", self.place(Bind::Number(to_nanos(time))));
             }
         }
         if let Some(Position { accepted_at, run_id, journal_id }) = after {
-            let at = select.place(Bind::Number(*accepted_at));
-            let run = select.place(Bind::Text(run_id.clone()));
-            let journal = select.place(Bind::Text(journal_id.clone()));
-            select.sql += &format!(
-                " AND {leader}.accepted_at <= {at} AND ({leader}.accepted_at < {at} OR {leader}.run_id < {run} \
-                 OR ({leader}.run_id = {run} AND {leader}.journal_id < {journal}))"
+            let at = self.place(Bind::Number(*accepted_at));
+            let run = self.place(Bind::Text(run_id.clone()));
+            let journal = self.place(Bind::Text(journal_id.clone()));
+            sql += &format!(
+                " AND {lead}.accepted_at <= {at} AND ({lead}.accepted_at < {at} OR {lead}.run_id < {run} \
+                 OR ({lead}.run_id = {run} AND {lead}.journal_id < {journal}))"
             );
         }
-        let limit = select.place(Bind::Number(limit.try_into().unwrap_or(i64::MAX)));
-        select.sql += &format!(
-            " ORDER BY {leader}.accepted_at DESC, {leader}.run_id DESC, {leader}.journal_id DESC LIMIT {limit}"
-        );
-        select
+        sql
+    }
+
+    /// What is asked of the record.
+    fn conditions(&mut self, filter: &Filter) -> String {
+        let mut sql = String::new();
+        for (name, value) in [
+            ("run_id", &filter.run_id),
+            ("skill", &filter.skill),
+            ("agent", &filter.agent),
+            ("executor", &filter.executor),
+            ("caller", &filter.caller),
+        ] {
+            if let Some(value) = value {
+                sql += &format!(" AND r.{name} = {}", self.place(Bind::Text(column(value).into_owned())));
+            }
+        }
+        if let Some(outcome) = filter.outcome {
+            sql += &format!(" AND r.outcome = {}", self.place(Bind::Number(outcome.into())));
+        }
+        sql
     }
 
     fn place(&mut self, bind: Bind) -> String {
         self.binds.push(bind);
         format!("${}", self.binds.len())
-    }
-
-    fn and(&mut self, condition: &str, value: Bind) {
-        let place = self.place(value);
-        self.sql += &format!(" AND {condition} {place}");
     }
 }
 
