@@ -136,8 +136,8 @@ pub enum Command {
     /// Makes and hashes bearer tokens
     #[command(subcommand)]
     Token(TokenCommand),
-    /// Lists, shows and signs approvals
-    Approvals(ApprovalsArgs),
+    /// Asks for, lists, shows and signs approvals
+    Approvals(Box<ApprovalsArgs>),
 }
 
 /// One thing that is wrong with a configuration.

@@ -20,7 +20,7 @@ fn main() -> ExitCode {
     }
     if let Some(Command::Approvals(args)) = raw.command {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-        return runtime.map_or(ExitCode::FAILURE, |runtime| runtime.block_on(client::run(args)).into());
+        return runtime.map_or(ExitCode::FAILURE, |runtime| runtime.block_on(client::run(*args)).into());
     }
     let config = match Config::check(&raw) {
         Ok(config) => config,

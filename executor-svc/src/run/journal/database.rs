@@ -331,7 +331,6 @@ from_redb!(TransactionError, TableError, StorageError, CommitError);
 
 /// Makes a file what it was before journals had ids.
 #[cfg(test)]
-#[expect(clippy::unwrap_used, reason = "a test")]
 pub(super) fn forget_the_id(path: &Path) {
     let begun = std::time::Instant::now();
     let database = loop {
