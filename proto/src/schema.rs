@@ -44,7 +44,8 @@ impl Schema {
     }
 
     /// Checks arguments whose cost is known to be bearable.
-    fn validator(&self) -> &Validator {
+    #[must_use]
+    pub fn validator(&self) -> &Validator {
         &self.validator
     }
 

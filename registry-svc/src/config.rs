@@ -152,7 +152,7 @@ pub enum Command {
     /// Makes and hashes bearer tokens
     #[command(subcommand)]
     Token(TokenCommand),
-    /// Lists, shows and signs approvals
+    /// Asks for, lists, shows and signs approvals
     Approvals(Box<ApprovalsArgs>),
     /// Lists and shows what ran
     Runs(Box<RunsArgs>),
