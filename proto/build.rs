@@ -4,11 +4,12 @@ use std::error::Error;
 use std::path::PathBuf;
 use std::{env, fs};
 
-const FILES: [&str; 6] = [
+const FILES: [&str; 7] = [
     "skillyard/skill/v1/skill.proto",
     "skillyard/registry/v1/agent.proto",
     "skillyard/registry/v1/approval.proto",
     "skillyard/registry/v1/catalog.proto",
+    "skillyard/registry/v1/history.proto",
     "skillyard/registry/v1/package.proto",
     "skillyard/executor/v1/executor.proto",
 ];

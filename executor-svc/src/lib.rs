@@ -14,9 +14,11 @@ use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
 mod approvals;
+mod backoff;
 pub mod client;
 pub mod config;
 pub mod grpc;
+pub mod history;
 pub mod host;
 pub mod isolation;
 pub mod limit_flags;
@@ -30,6 +32,7 @@ pub mod slot;
 pub use config::Config;
 
 use crate::grpc::{Executor, MAX_MESSAGE_BYTES};
+use crate::history::Shipper;
 use crate::mirror::Mirror;
 use crate::registry::Registry;
 use crate::run::Runner;
@@ -135,6 +138,7 @@ pub async fn run(
         executor: config.name.as_str().into(),
         output_memory: config.limits.output_memory,
     };
+    let history = registry.clone();
     let gate = Gate { journal: journal.clone(), approvals: Arc::new(registry.clone()) };
     let runner = Runner::new(limits, config.environment.clone(), mirror.clone(), pool.clone(), gate, scratch.clone());
     let endpoint = config.advertise.clone().unwrap_or_else(|| address.to_string());
@@ -153,6 +157,8 @@ pub async fn run(
         let (mirror, stop) = (mirror.clone(), stop.clone());
         async move { mirror.follow(registry, stop).await }
     });
+    let shipper = Shipper::new(journal.clone(), history, &config.name);
+    let shipping = tokio::spawn(shipper.clone().run(stop.clone()));
     let following_readiness = tokio::spawn({
         let (mut ready, readiness) = (mirror.ready(), readiness.clone());
         async move {
@@ -199,6 +205,9 @@ pub async fn run(
     // The last runs have ended, and only noted it.
     if let Err(error) = journal.flush().await {
         tracing::error!(%error, "the last runs could not be written down: after a restart they are LOST");
+    }
+    if shipping.await.is_ok() {
+        shipper.last().await;
     }
     info!("stopped");
     Ok(served?)

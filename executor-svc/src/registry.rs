@@ -6,8 +6,10 @@ use std::error::Error as _;
 use std::time::{Duration, Instant, SystemTime};
 
 use prost::Message as _;
+use skillyard::pb::executor::v1 as executor;
 use skillyard::pb::registry::v1 as pb;
 use skillyard::pb::registry::v1::approval_service_client::ApprovalServiceClient;
+use skillyard::pb::registry::v1::history_service_client::HistoryServiceClient;
 use skillyard::pb::registry::v1::package_service_client::PackageServiceClient;
 use skillyard::service::dial::Dialer;
 use skillyard::service::error::Reason;
@@ -30,6 +32,8 @@ const CONSUMED_WITHIN: Duration = Duration::from_secs(3);
 const CONSUME_AGAIN_WITHIN: Duration = Duration::from_millis(500);
 /// Between two such attempts.
 const CONSUME_AGAIN_AFTER: Duration = Duration::from_millis(100);
+/// For the word on a batch of records: the registry waits some seconds for its database.
+const APPENDED_WITHIN: Duration = Duration::from_secs(30);
 /// Receive windows: a package is fetched at the speed of the line, and little is buffered.
 const STREAM_WINDOW: u32 = 1 << 20;
 const CONNECTION_WINDOW: u32 = 4 << 20;
@@ -45,6 +49,7 @@ const MAX_STATE_BYTES: usize = 256 << 20;
 pub struct Registry {
     client: PackageServiceClient<Dialer>,
     approvals: ApprovalServiceClient<Dialer>,
+    history: HistoryServiceClient<Dialer>,
     silence: Duration,
 }
 
@@ -91,8 +96,9 @@ impl Registry {
     pub fn over(dialer: Dialer) -> Self {
         let dialer = dialer.configured(endpoint);
         let approvals = ApprovalServiceClient::new(dialer.clone()).max_decoding_message_size(MAX_MESSAGE_BYTES);
+        let history = HistoryServiceClient::new(dialer.clone()).max_decoding_message_size(MAX_MESSAGE_BYTES);
         let client = PackageServiceClient::new(dialer).max_decoding_message_size(MAX_MESSAGE_BYTES);
-        Self { client, approvals, silence: SILENCE }
+        Self { client, approvals, history, silence: SILENCE }
     }
 
     /// Takes a stream for dead after this time without a message, instead of 45 s.
@@ -154,6 +160,57 @@ impl Registry {
             }
             tokio::time::sleep(CONSUME_AGAIN_AFTER).await;
         }
+    }
+}
+
+/// Records of a journal, in order, as they are handed in.
+#[derive(Clone, Debug, Default)]
+pub struct Batch(pb::AppendRunsRequest);
+
+/// A record that the registry can never store.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Rejected {
+    /// The run.
+    pub run_id: String,
+    /// What is wrong with its record.
+    pub reason: String,
+}
+
+impl Batch {
+    /// Of a journal; it ends at this place in it.
+    #[must_use]
+    pub fn new(executor: &str, journal_id: &str, cursor: u64) -> Self {
+        let (executor, journal_id) = (executor.to_owned(), journal_id.to_owned());
+        Self(pb::AppendRunsRequest { executor, journal_id, cursor, records: Vec::new() })
+    }
+
+    /// Adds a run that has ended.
+    pub fn push(&mut self, run: executor::Run, stderr: String) {
+        self.0.records.push(pb::RunRecord { run: Some(run), stderr, appended_by: String::new() });
+    }
+
+    /// How large it is.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        self.0.encoded_len()
+    }
+}
+
+impl Registry {
+    /// Hands in records, and says which of them can never be stored. All others are stored, once, however often they are
+    /// handed in.
+    ///
+    /// # Errors
+    /// [`RegistryError`]: nothing is known of any of them.
+    pub async fn append(&self, batch: Batch) -> Result<Vec<Rejected>, RegistryError> {
+        let mut client = self.history.clone();
+        let answer = within(APPENDED_WITHIN, client.append_runs(batch.0)).await?.into_inner();
+        match answer.outcome() {
+            pb::AppendOutcome::Stored | pb::AppendOutcome::Permanent => {}
+            pb::AppendOutcome::Unspecified => return Err(RegistryError::NoOutcome),
+        }
+        let rejected = answer.rejected.into_iter();
+        Ok(rejected.map(|pb::RejectedRecord { run_id, reason }| Rejected { run_id, reason }).collect())
     }
 }
 
@@ -387,6 +444,9 @@ pub enum RegistryError {
     /// The answer to a use of an approval is of no use.
     #[error("the registry answered with {0}")]
     Approval(&'static str),
+    /// The answer does not say what became of records.
+    #[error("the registry does not say what became of records: is it newer than this executor?")]
+    NoOutcome,
     /// A file's path is none.
     #[error("the registry sent a package with a bad path: {0}")]
     Path(skillyard::package::PathError),

@@ -2,22 +2,23 @@
 //! may; it shares nothing with the one that serves here.
 
 mod ask;
+mod connection;
+pub mod runs;
 mod show;
+mod table;
 mod text;
 
 use std::io::{self, Write as _};
 use std::path::PathBuf;
-use std::time::{Duration, SystemTime};
+use std::time::SystemTime;
 
+use self::connection::Connection;
 use skillyard::pb::registry::v1 as pb;
 use skillyard::pb::registry::v1::approval_service_client::ApprovalServiceClient;
-use skillyard::service::dial::{DialFlag, DialOptions, Dialer};
+use skillyard::service::dial::Dialer;
 use tonic::Status;
-use tonic::transport::Endpoint;
 use tonic_types::StatusExt as _;
 
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-const TIMEOUT: Duration = Duration::from_secs(20);
 /// Arguments of 8 MiB, and what is around them.
 const MAX_MESSAGE_BYTES: usize = 20 << 20;
 
@@ -32,27 +33,8 @@ const NOT_WRITTEN: u8 = 74;
 pub struct ApprovalsArgs {
     #[command(subcommand)]
     action: Action,
-    /// The registry to ask.
-    #[arg(
-        long,
-        global = true,
-        env = "SKILLYARD_REGISTRY",
-        value_name = "URL",
-        default_value = "http://127.0.0.1:50051"
-    )]
-    registry: String,
-    /// A file with the token to show.
-    #[arg(long, global = true, env = "SKILLYARD_TOKEN_FILE", value_name = "FILE")]
-    token_file: Option<PathBuf>,
-    /// Who signs the registry's certificate, PEM; for an https:// registry
-    #[arg(long, global = true, env = "SKILLYARD_CA", value_name = "FILE")]
-    ca: Option<PathBuf>,
-    /// The certificate chain to show, PEM
-    #[arg(long, global = true, env = "SKILLYARD_CERT", value_name = "FILE")]
-    cert: Option<PathBuf>,
-    /// Its key, PEM
-    #[arg(long, global = true, env = "SKILLYARD_KEY", value_name = "FILE")]
-    key: Option<PathBuf>,
+    #[command(flatten)]
+    connection: Connection,
 }
 
 #[derive(Clone, Debug, clap::Subcommand)]
@@ -132,7 +114,11 @@ impl From<Status> for Failure {
 
 /// Does what the line says, prints it, and gives the exit code.
 pub async fn run(args: ApprovalsArgs) -> u8 {
-    let failure = match act(args).await {
+    code(act(args).await)
+}
+
+fn code(result: Result<(), Failure>) -> u8 {
+    let failure = match result {
         Ok(()) => return 0,
         Err(failure) => failure,
     };
@@ -147,7 +133,7 @@ pub async fn run(args: ApprovalsArgs) -> u8 {
 }
 
 async fn act(args: ApprovalsArgs) -> Result<(), Failure> {
-    let mut client = args.connect()?;
+    let mut client = ApprovalServiceClient::new(args.connection.dialer()?).max_decoding_message_size(MAX_MESSAGE_BYTES);
     let now = SystemTime::now();
     let shown = match args.action {
         Action::List { state } => show::table(&list(&mut client, state).await?, now),
@@ -186,38 +172,6 @@ async fn list(client: &mut Client, state: Wanted) -> Result<Vec<pb::Approval>, F
 async fn sign(client: &mut Client, Word { id, comment }: Word, approve: bool) -> Result<pb::Approval, Failure> {
     let request = pb::SignApprovalRequest { id, approve, comment };
     Ok(client.sign_approval(request).await?.into_inner().approval.unwrap_or_default())
-}
-
-fn endpoint(endpoint: Endpoint) -> Endpoint {
-    endpoint.connect_timeout(CONNECT_TIMEOUT).timeout(TIMEOUT)
-}
-
-impl ApprovalsArgs {
-    /// An empty variable is one that is not set.
-    fn connect(&self) -> Result<Client, Failure> {
-        let given = |path: &Option<PathBuf>| path.clone().filter(|path| !path.as_os_str().is_empty());
-        let options = DialOptions {
-            token_file: given(&self.token_file),
-            ca: given(&self.ca),
-            cert: given(&self.cert),
-            key: given(&self.key),
-        };
-        let dialer = Dialer::check(&self.registry, &options).map_err(|faults| {
-            let faults = faults.iter().map(|fault| {
-                let flag = match fault.flag {
-                    DialFlag::Url => "--registry",
-                    DialFlag::TokenFile => "--token-file",
-                    DialFlag::Ca => "--ca",
-                    DialFlag::Cert => "--cert",
-                    DialFlag::Key => "--key",
-                };
-                format!("{flag}: {}", fault.what)
-            });
-            Failure::Dial(faults.collect::<Vec<_>>().join("; "))
-        })?;
-        let client = ApprovalServiceClient::new(dialer.configured(endpoint));
-        Ok(client.max_decoding_message_size(MAX_MESSAGE_BYTES))
-    }
 }
 
 fn refusal(status: &Status) -> String {

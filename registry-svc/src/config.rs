@@ -14,9 +14,11 @@ use skillyard::service::telemetry::{self, LogFormat};
 
 use crate::check::{self, CheckArgs};
 use crate::client::ApprovalsArgs;
+use crate::client::runs::RunsArgs;
 use crate::source::{self, Host, Layout, Tier};
 use crate::store::Database;
 use crate::store::approval::Signers;
+use crate::store::history::Retention;
 use crate::token::TokenCommand;
 
 /// The exit code for a command line that cannot be used.
@@ -27,9 +29,15 @@ const DEFAULT_RESCAN: &str = "30s";
 const DEFAULT_APPROVALS_KEEP: &str = "30d";
 const DEFAULT_LOG: &str = "info";
 const DEFAULT_LOG_FORMAT: &str = "text";
-/// Between two rescans: a rescan of many skills takes a part of a second.
+const DEFAULT_HISTORY_AGE: &str = "30d";
+const DEFAULT_HISTORY_RECORDS: &str = "1000000";
+/// How long records of runs are kept.
+const HISTORY_AGE: std::ops::RangeInclusive<Duration> =
+    Duration::from_secs(60)..=Duration::from_secs(100 * 365 * 24 * 60 * 60);
+/// How long approvals that have ended are kept.
 const KEEP: std::ops::RangeInclusive<Duration> =
     Duration::from_secs(60 * 60)..=Duration::from_secs(3650 * 24 * 60 * 60);
+/// Between two rescans: a rescan of many skills takes a part of a second.
 const RESCAN: std::ops::RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::from_secs(24 * 60 * 60);
 
 /// A configuration that can be served.
@@ -55,6 +63,8 @@ pub struct Config {
     pub signers: Signers,
     /// Where the admin port is.
     pub admin_listen: Option<SocketAddr>,
+    /// How long records of runs are kept, and how many.
+    pub history: Retention,
 }
 
 /// Finds the skills of LLM agents, decides who may see and run which, and tells everyone else.
@@ -130,6 +140,12 @@ pub struct Raw {
     /// Address of the admin port, /livez, /readyz and /metrics over plain HTTP [default: none]
     #[arg(long, env = "SKILLYARD_REGISTRY_ADMIN_LISTEN", value_name = "ADDRESS")]
     admin_listen: Option<OsString>,
+    /// How long records of runs are kept, from 1m on [default: 30d]
+    #[arg(long, env = "SKILLYARD_HISTORY_MAX_AGE", value_name = "TIME")]
+    history_max_age: Option<OsString>,
+    /// How many records of runs are kept; the oldest go first [default: 1000000]
+    #[arg(long, env = "SKILLYARD_HISTORY_MAX_RECORDS", value_name = "N")]
+    history_max_records: Option<OsString>,
     /// What is logged: error, warn, info, debug, trace, or target=level between commas [default: info]
     #[arg(long, env = "SKILLYARD_LOG", value_name = "FILTER")]
     log: Option<OsString>,
@@ -153,10 +169,12 @@ pub enum Command {
     /// Makes and hashes bearer tokens
     #[command(subcommand)]
     Token(TokenCommand),
-    /// Lists, shows and signs approvals
-    Approvals(Box<ApprovalsArgs>),
     /// Says what is wrong with skills before a registry does
     Check(CheckArgs),
+    /// Asks for, lists, shows and signs approvals
+    Approvals(Box<ApprovalsArgs>),
+    /// Lists and shows what ran
+    Runs(Box<RunsArgs>),
 }
 
 /// One thing that is wrong with a configuration.
@@ -226,16 +244,19 @@ impl Config {
         let mutating = checker.signers(SIGNERS_MUTATING.of(&raw.signers_mutating));
         let dangerous = checker.signers(SIGNERS_DANGEROUS.of(&raw.signers_dangerous));
         let admin_listen = ADMIN_LISTEN.of(&raw.admin_listen).and_then(|given| checker.address(given));
+        let history = checker.history(raw);
         checker.log_filter(raw);
         checker.log_format(raw);
-        match (listen, tier, rescan_interval, access, database, approvals_keep) {
-            (Some(listen), Some(tier), Some(rescan_interval), Some(access), Some(database), Some(approvals_keep))
+        let kept = approvals_keep.zip(history);
+        match (listen, tier, rescan_interval, access, database, kept) {
+            (Some(listen), Some(tier), Some(rescan_interval), Some(access), Some(database), Some(kept))
                 if checker.faults.is_empty() =>
             {
                 let cloud_dir = cloud_dir(raw);
                 let layout = Layout { external_dirs, skill_roots, cloud_dir, workspace, tier, agents_dir };
                 let signers = Signers { mutating, dangerous };
                 let host = raw.host();
+                let (approvals_keep, history) = kept;
                 Ok(Self {
                     listen,
                     access,
@@ -247,6 +268,7 @@ impl Config {
                     approvals_keep,
                     signers,
                     admin_listen,
+                    history,
                 })
             }
             _ => Err(checker.faults),
@@ -296,6 +318,8 @@ const APPROVALS_KEEP: Name = Name("--approvals-keep", "SKILLYARD_APPROVALS_KEEP"
 const SIGNERS_MUTATING: Name = Name("--signers-mutating", "SKILLYARD_SIGNERS_MUTATING");
 const SIGNERS_DANGEROUS: Name = Name("--signers-dangerous", "SKILLYARD_SIGNERS_DANGEROUS");
 const ADMIN_LISTEN: Name = Name("--admin-listen", "SKILLYARD_REGISTRY_ADMIN_LISTEN");
+const HISTORY_MAX_AGE: Name = Name("--history-max-age", "SKILLYARD_HISTORY_MAX_AGE");
+const HISTORY_MAX_RECORDS: Name = Name("--history-max-records", "SKILLYARD_HISTORY_MAX_RECORDS");
 const LOG: Name = Name("--log", "SKILLYARD_LOG");
 const LOG_FORMAT: Name = Name("--log-format", "SKILLYARD_LOG_FORMAT");
 
@@ -440,6 +464,23 @@ impl Checker {
         }
     }
 
+    fn history(&mut self, raw: &Raw) -> Option<Retention> {
+        let given = HISTORY_MAX_AGE.or(&raw.history_max_age, DEFAULT_HISTORY_AGE);
+        let max_age = match self.text(given).map(humantime::parse_duration) {
+            None => None,
+            Some(Ok(age)) if HISTORY_AGE.contains(&age) => Some(age),
+            Some(Ok(_)) => self.fault(given, "write a time from 1m to 100years"),
+            Some(Err(error)) => self.fault(given, format!("{error}; write a time from 1m on, as in 30d or 12h")),
+        };
+        let given = HISTORY_MAX_RECORDS.or(&raw.history_max_records, DEFAULT_HISTORY_RECORDS);
+        let max_records = match self.text(given).map(str::parse) {
+            None => None,
+            Some(Ok(records)) if records > 0 => Some(records),
+            Some(_) => self.fault(given, "write a whole number above 0"),
+        };
+        Some(Retention { max_age: max_age?, max_records: max_records? })
+    }
+
     fn log_filter<'a>(&mut self, raw: &'a Raw) -> Option<&'a str> {
         let given = LOG.or(&raw.log, DEFAULT_LOG);
         let text = self.text(given)?;
@@ -488,6 +529,7 @@ mod tests {
         assert_eq!((config.layout.external_dirs.len(), config.layout.skill_roots.len()), (0, 0));
         assert_eq!((config.layout.workspace, config.layout.agents_dir, config.default_agent), (None, None, None));
         assert_eq!(config.rescan_interval, Duration::from_secs(30));
+        assert_eq!(config.history, Retention::default());
         assert_eq!(Config::check(&Raw::default()).unwrap().layout.cloud_dir, None, "there is no home to look into");
     }
 
@@ -504,6 +546,8 @@ mod tests {
             database_url: some("mysql://root:secret@host/db"),
             approvals_keep: some("1s"),
             signers_mutating: some(" , "),
+            history_max_age: some("30"),
+            history_max_records: some("-1"),
             log: some("a=b=c"),
             log_format: some("xml"),
             ..Raw::default()
@@ -521,6 +565,8 @@ mod tests {
             "--database-url",
             "--approvals-keep",
             "--signers-mutating",
+            "--history-max-age",
+            "--history-max-records",
             "--log",
             "--log-format",
         ];

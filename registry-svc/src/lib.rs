@@ -69,6 +69,7 @@ pub async fn run(config: Config, listener: TcpListener, shutdown: impl Future<Ou
     tracing::info!(address = %listener.local_addr()?, "listening");
     let mut loader = tokio::spawn(loader);
     let mut keeper = tokio::spawn(keeper.keeping(config.approvals_keep).run());
+    let mut historian = tokio::spawn(store.keep_history(config.history));
     let mut failed = None;
     let until = async {
         tokio::select! {
@@ -77,11 +78,13 @@ pub async fn run(config: Config, listener: TcpListener, shutdown: impl Future<Ou
             Err(error) = &mut loader => failed = Some(error),
             Err(error) = &mut keeper => failed = Some(error),
             () = serving(&catalogs, config.default_agent.as_deref(), &readiness) => {}
+            Err(error) = &mut historian => failed = Some(error),
         }
         readiness.set(Err("it is stopping")).await;
         // With them the watches end, so that clients turn to another registry at once.
         loader.abort();
         keeper.abort();
+        historian.abort();
     };
     serve::serve(listener, routes.routes(), config.access, until, GRACE).await?;
     failed.map_or(Ok(()), |error| Err(error.into()))

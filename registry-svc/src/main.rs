@@ -11,17 +11,18 @@ fn main() -> ExitCode {
         Ok(raw) => raw,
         Err(code) => return code,
     };
-    match &raw.command {
-        Some(Command::Token(command)) => {
-            return command.run().map_or_else(|error| shell::failure(&error), |()| ExitCode::SUCCESS);
-        }
-        Some(Command::Approvals(args)) => {
-            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-            return runtime
-                .map_or(ExitCode::FAILURE, |runtime| runtime.block_on(client::run(args.as_ref().clone())).into());
-        }
-        Some(Command::Check(args)) => return check::run(args, raw.host()).into(),
-        None => {}
+    if let Some(command) = raw.command.clone() {
+        let Ok(runtime) = tokio::runtime::Builder::new_current_thread().enable_all().build() else {
+            return ExitCode::FAILURE;
+        };
+        return match command {
+            Command::Token(command) => {
+                command.run().map_or_else(|error| shell::failure(&error), |()| ExitCode::SUCCESS)
+            }
+            Command::Approvals(args) => runtime.block_on(client::run(*args)).into(),
+            Command::Check(args) => check::run(&args, raw.host()).into(),
+            Command::Runs(args) => runtime.block_on(client::runs::run(*args)).into(),
+        };
     }
     let config = match Config::check(&raw) {
         Ok(config) => config,

@@ -423,7 +423,7 @@ async fn health_and_reflection() {
 
     let world = World::new();
     let registry = world.serve(&[]).await;
-    let services = ["CatalogService", "AgentService", "PackageService", "ApprovalService"]
+    let services = ["CatalogService", "AgentService", "PackageService", "ApprovalService", "HistoryService"]
         .map(|s| format!("skillyard.registry.v1.{s}"));
     let mut health = HealthClient::new(registry.channel.clone());
     for service in services.iter().map(String::as_str).chain([""]) {

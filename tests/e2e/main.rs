@@ -11,6 +11,7 @@ mod catalog;
 mod certificates;
 mod client;
 mod ending;
+mod history;
 mod hostile;
 mod hostile_skills;
 mod layers;

@@ -28,6 +28,7 @@ async fn health_is_told_for_each_service_by_name() {
                 "skillyard.registry.v1.AgentService",
                 "skillyard.registry.v1.PackageService",
                 "skillyard.registry.v1.ApprovalService",
+                "skillyard.registry.v1.HistoryService",
             ],
         ),
     ] {
@@ -55,6 +56,7 @@ async fn both_versions_of_reflection_name_what_is_served_and_nothing_else() {
                 "skillyard.registry.v1.AgentService",
                 "skillyard.registry.v1.ApprovalService",
                 "skillyard.registry.v1.CatalogService",
+                "skillyard.registry.v1.HistoryService",
                 "skillyard.registry.v1.PackageService",
             ],
         ),

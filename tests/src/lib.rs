@@ -11,6 +11,7 @@ pub mod pack;
 pub mod postgres;
 pub mod process;
 pub mod run;
+pub mod wire;
 pub mod world;
 
 use std::time::{Duration, Instant};

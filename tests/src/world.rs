@@ -11,6 +11,7 @@ use skillyard::pb::executor::v1::executor_service_client::ExecutorServiceClient;
 use skillyard::pb::executor::v1::{CancelRunRequest, GetStatusRequest, GetStatusResponse, Run};
 use skillyard::pb::registry::v1::agent_service_client::AgentServiceClient;
 use skillyard::pb::registry::v1::catalog_service_client::CatalogServiceClient;
+use skillyard::pb::registry::v1::history_service_client::HistoryServiceClient;
 use skillyard::pb::registry::v1::package_service_client::PackageServiceClient;
 use skillyard::pb::registry::v1::{GetLoadReportRequest, GetLoadReportResponse, ReloadRequest};
 use tempfile::TempDir;
@@ -121,6 +122,21 @@ impl World {
     /// The registry's packages, likewise.
     pub fn packages(&mut self) -> PackageServiceClient<Door> {
         PackageServiceClient::new(self.registry_as("operator"))
+    }
+
+    /// The registry's history, likewise.
+    pub fn history(&mut self) -> HistoryServiceClient<Door> {
+        HistoryServiceClient::new(self.registry_as("operator"))
+    }
+
+    /// Has the executor reach the registry at another address, from its next start on.
+    ///
+    /// # Panics
+    /// When the registry was never started.
+    pub fn reach_registry_at(&mut self, address: SocketAddr) {
+        let arguments = &mut self.executor_start.arguments;
+        let at = arguments.iter().position(|argument| argument == "--registry").expect("the registry was started");
+        arguments[at + 1] = format!("http://{address}").into();
     }
 
     /// A way to the registry that shows somebody's token.

@@ -11,10 +11,10 @@ use tokio::sync::mpsc;
 use tokio::task::{AbortHandle, Id, JoinSet};
 use tokio::time::Instant;
 
-use super::backoff::Backoff;
 use super::package::PackageError;
 use super::store::Store;
 use super::{Inner, blocking};
+use crate::backoff::Backoff;
 use crate::registry::{Piece, Registry, RegistryError};
 
 /// Packages at once.

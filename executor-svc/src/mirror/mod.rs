@@ -3,7 +3,6 @@
 //! [`Mirror::open`] starts with what was kept on disk, [`Mirror::follow`] keeps it up to date. Whoever runs skills takes
 //! the current [`MirroredCatalog`] and holds a package; neither ever waits for the registry.
 
-mod backoff;
 mod cache;
 mod catalog;
 mod fetch;

@@ -4,8 +4,8 @@ use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::backoff::Backoff;
 use super::{Confirmed, Inner, blocking};
+use crate::backoff::Backoff;
 use crate::registry::{Registry, RegistryError, Update};
 
 /// Longest pause before the registry is asked again.

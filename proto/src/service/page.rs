@@ -11,7 +11,7 @@ use crate::service::error::{Reason, Refusal};
 const DEFAULT_ITEMS: usize = 100;
 const MAX_ITEMS: usize = 1000;
 /// Peers accept messages of 4 MiB.
-const MAX_BYTES: usize = 3 << 20;
+pub const MAX_BYTES: usize = 3 << 20;
 const BINDING_BYTES: usize = 8;
 
 /// Which page is asked for.

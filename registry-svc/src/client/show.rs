@@ -4,6 +4,7 @@ use std::time::{Duration, SystemTime};
 
 use skillyard::pb::registry::v1::{Approval, ApprovalState, Signature};
 
+use super::table::columns;
 use super::text::{json, line, visible};
 
 /// Lines of arguments that are shown unless all are asked for.
@@ -15,20 +16,7 @@ pub(super) fn table(approvals: &[Approval], now: SystemTime) -> String {
         return "no approvals\n".to_owned();
     }
     let head = ["ID", "STATE", "CLASS", "SKILL", "AGENT", "ASKED BY", "FOR", "SIGNED", "EXPIRES"].map(str::to_owned);
-    let rows: Vec<_> = std::iter::once(head).chain(approvals.iter().map(|approval| row(approval, now))).collect();
-    let mut widths = [0; 9];
-    for row in &rows {
-        for (width, cell) in widths.iter_mut().zip(row) {
-            *width = cell.chars().count().max(*width);
-        }
-    }
-    let mut shown = String::new();
-    for row in rows {
-        let cells: Vec<_> = row.iter().zip(widths).map(|(cell, width)| format!("{cell:width$}")).collect();
-        shown += cells.join("  ").trim_end();
-        shown.push('\n');
-    }
-    shown
+    columns(std::iter::once(head).chain(approvals.iter().map(|approval| row(approval, now))))
 }
 
 fn row(approval: &Approval, now: SystemTime) -> [String; 9] {

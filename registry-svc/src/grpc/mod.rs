@@ -3,12 +3,14 @@
 mod agent;
 mod approval;
 mod catalog;
+mod history;
 mod model;
 mod package;
 
 use skillyard::pb::registry::v1::agent_service_server::AgentServiceServer;
 use skillyard::pb::registry::v1::approval_service_server::ApprovalServiceServer;
 use skillyard::pb::registry::v1::catalog_service_server::CatalogServiceServer;
+use skillyard::pb::registry::v1::history_service_server::HistoryServiceServer;
 use skillyard::pb::registry::v1::package_service_server::PackageServiceServer;
 use skillyard::service::caller::Role;
 use skillyard::service::error::{Reason, Refusal};
@@ -23,11 +25,12 @@ use crate::store::Store;
 use crate::store::approval::Signers;
 
 /// The services by name, for health.
-pub const SERVICES: [&str; 4] = [
+pub const SERVICES: [&str; 5] = [
     <CatalogServiceServer<catalog::Service> as NamedService>::NAME,
     <AgentServiceServer<agent::Service> as NamedService>::NAME,
     <PackageServiceServer<package::Service> as NamedService>::NAME,
     <ApprovalServiceServer<approval::Service> as NamedService>::NAME,
+    <HistoryServiceServer<history::Service> as NamedService>::NAME,
 ];
 
 /// Who may look at skills and agents: each for the agents that it may name.
@@ -46,6 +49,7 @@ pub fn add(
     let approvals = approval::Service::new(catalogs.clone(), default_agent.clone(), store.clone(), signers);
     routes
         .add_service(ApprovalServiceServer::new(approvals).max_decoding_message_size(MAX_APPROVAL_BYTES))
+        .add_service(HistoryServiceServer::new(history::Service::new(store.clone())))
         .add_service(CatalogServiceServer::new(catalog::Service::new(catalogs.clone(), default_agent)))
         .add_service(AgentServiceServer::new(agent::Service::new(catalogs.clone())))
         .add_service(PackageServiceServer::new(package::Service::new(catalogs.clone())));

@@ -26,10 +26,13 @@ const IDLE: Duration = Duration::from_secs(60);
 const SQLITE: &str = "PRAGMA busy_timeout = 4000; PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL; \
                       PRAGMA foreign_keys = ON; PRAGMA secure_delete = ON; PRAGMA cache_size = -512;";
 /// A registry that is lost in the middle of a transaction holds up the others no longer than this.
-const POSTGRES: &str = "SET statement_timeout = '4s'; SET idle_in_transaction_session_timeout = '4s';";
+/// The one join, of labels with their records, is for a page of them: a plan that joins all of them first is never better.
+const POSTGRES: &str = "SET statement_timeout = '4s'; SET idle_in_transaction_session_timeout = '4s'; \
+                        SET enable_hashjoin = off; SET enable_mergejoin = off;";
 const MIGRATIONS: &[(i64, &str, &str)] = &[
     (1, "approvals", include_str!("migrations/0001_approvals.sql")),
     (2, "journal", include_str!("migrations/0002_journal.sql")),
+    (3, "history", include_str!("migrations/0003_history.sql")),
 ];
 
 /// Where the state is kept.

@@ -5,6 +5,7 @@ pub mod approval;
 pub mod approvals;
 pub mod database;
 pub mod error;
+pub mod history;
 mod retention;
 mod row;
 

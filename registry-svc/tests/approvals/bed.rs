@@ -12,6 +12,7 @@ use registry_svc::store::approval::Signers;
 use registry_svc::store::{self, Database, Store};
 use skillyard::pb::registry::v1 as pb;
 use skillyard::pb::registry::v1::approval_service_client::ApprovalServiceClient;
+use skillyard::pb::registry::v1::history_service_client::HistoryServiceClient;
 use skillyard::pb::registry::v1::request_approval_request::Arguments;
 use skillyard::service::caller::{Agents, Caller, Known, Role};
 use skillyard::service::serve;
@@ -49,13 +50,14 @@ pub(crate) struct Bed {
 /// A registry on it.
 pub(crate) struct Service {
     pub(crate) endpoint: String,
-    store: Store,
+    pub(crate) store: Store,
     channel: Channel,
     tasks: Vec<JoinHandle<()>>,
 }
 
 type Who = Box<dyn FnMut(Request<()>) -> Result<Request<()>, Status> + Send + Sync>;
 pub(crate) type Client = ApprovalServiceClient<InterceptedService<Channel, Who>>;
+pub(crate) type HistoryClient = HistoryServiceClient<InterceptedService<Channel, Who>>;
 
 impl Bed {
     /// `None` where the engine is not installed.
@@ -159,14 +161,17 @@ impl Bed {
 impl Service {
     /// Calls as somebody with these roles.
     pub(crate) fn as_one(&self, who: &str, roles: &[Role]) -> Client {
-        let roles = roles.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ");
-        let (who, roles): (MetadataValue<_>, MetadataValue<_>) = (who.parse().unwrap(), roles.parse().unwrap());
-        let add: Who = Box::new(move |mut request| {
-            request.metadata_mut().insert("test-who", who.clone());
-            request.metadata_mut().insert("test-roles", roles.clone());
-            Ok(request)
-        });
-        ApprovalServiceClient::with_interceptor(self.channel.clone(), add).max_decoding_message_size(16 << 20)
+        ApprovalServiceClient::with_interceptor(self.channel.clone(), showing(who, roles))
+            .max_decoding_message_size(16 << 20)
+    }
+
+    /// Calls the history as somebody with these roles.
+    pub(crate) fn history(&self, who: &str, roles: &[Role]) -> HistoryClient {
+        HistoryServiceClient::with_interceptor(self.channel.clone(), showing(who, roles))
+    }
+
+    pub(crate) fn history_as_nobody(&self) -> HistoryServiceClient<Channel> {
+        HistoryServiceClient::new(self.channel.clone())
     }
 
     pub(crate) fn as_nobody(&self) -> ApprovalServiceClient<Channel> {
@@ -218,6 +223,16 @@ impl Drop for Service {
     fn drop(&mut self) {
         self.tasks.iter().for_each(JoinHandle::abort);
     }
+}
+
+fn showing(who: &str, roles: &[Role]) -> Who {
+    let roles = roles.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ");
+    let (who, roles): (MetadataValue<_>, MetadataValue<_>) = (who.parse().unwrap(), roles.parse().unwrap());
+    Box::new(move |mut request| {
+        request.metadata_mut().insert("test-who", who.clone());
+        request.metadata_mut().insert("test-roles", roles.clone());
+        Ok(request)
+    })
 }
 
 /// Tokens that stand for somebody with a role.

@@ -2,6 +2,7 @@
 
 #![expect(clippy::unwrap_used, reason = "what is not as it should be fails the test")]
 
+#[expect(dead_code, reason = "shared with tests that use the rest")]
 mod bed;
 mod cli;
 mod encrypted;

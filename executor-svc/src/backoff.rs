@@ -8,12 +8,12 @@ const FIRST: Duration = Duration::from_millis(100);
 
 /// Doubles from 0.1 s up to a limit. Of each wait half is random, so that many executors do not come back at once.
 #[derive(Debug, Default)]
-pub(super) struct Backoff {
+pub(crate) struct Backoff {
     attempts: u32,
 }
 
 impl Backoff {
-    pub(super) fn next(&mut self, limit: Duration) -> Duration {
+    pub(crate) fn next(&mut self, limit: Duration) -> Duration {
         let full = FIRST.saturating_mul(1 << self.attempts.min(16)).min(limit);
         self.attempts = self.attempts.saturating_add(1);
         let random = RandomState::new().build_hasher().finish();
@@ -21,7 +21,7 @@ impl Backoff {
         full / 2 + full / 2 * share / 1000
     }
 
-    pub(super) fn reset(&mut self) {
+    pub(crate) fn reset(&mut self) {
         self.attempts = 0;
     }
 }
