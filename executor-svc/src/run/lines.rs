@@ -163,6 +163,9 @@ mod tests {
     }
 
     proptest! {
+        // Each has tens of thousands of bytes.
+        #![proptest_config(ProptestConfig { cases: 12, ..ProptestConfig::default() })]
+
         #[test]
         fn bytes_that_are_no_text_keep_their_places(
             reads in proptest::collection::vec((proptest::collection::vec(prop_oneof![
@@ -184,6 +187,9 @@ mod tests {
             prop_assert_eq!(text, String::from_utf8_lossy(&all));
         }
 
+    }
+
+    proptest! {
         #[test]
         fn nothing_is_lost_or_invented(
             reads in proptest::collection::vec((proptest::collection::vec(prop_oneof![
