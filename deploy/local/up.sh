@@ -220,6 +220,7 @@ run_sample() {
 }
 
 # What another terminal needs: both programs on the PATH, where the services are, and everybody's token.
+# shellcheck disable=SC2016 # Expanded there.
 write_env() {
     {
         printf 'export PATH=%q:$PATH SKILLYARD_TOKEN_FILE=%q\n' "$(dirname -- "$executor_svc")" "$SKILLYARD_TOKEN_FILE"
