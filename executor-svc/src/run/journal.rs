@@ -4,7 +4,7 @@
 //! neither a repeated call nor a restart runs it again; whoever asks for such a write waits until it is synced. **The
 //! record:** every run that ended, or was LOST with the process, is a [`RunRecord`], numbered in order and kept until it is
 //! shipped, or too old, or too much. Safe runs only note what happens to them: the notes of about 100 ms share a write,
-//! and no run ever waits for one (see [`queue`]). One thread writes. A journal that cannot be read keeps the executor from
+//! and no run ever waits for one (see `queue`). One thread writes. A journal that cannot be read keeps the executor from
 //! starting: it never forgets by itself.
 
 use std::collections::HashSet;
