@@ -240,7 +240,7 @@ impl Shared {
 
     /// An idle slot of this flavour that has not ended, and was granted what there is now.
     fn idle(&self, flavour: Flavour) -> Result<Option<Worker>, SlotError> {
-        let edition = self.way.lock().unwrap_or_else(PoisonError::into_inner).edition();
+        let edition = self.way.lock().unwrap_or_else(PoisonError::into_inner).edition(flavour);
         loop {
             let worker = {
                 let mut state = self.state();
@@ -304,7 +304,7 @@ impl Shared {
             }
         };
         let scratch = isolation.files.as_ref().map(make).transpose().map_err(SlotError::Scratch)?;
-        let edition = self.way.lock().unwrap_or_else(PoisonError::into_inner).edition();
+        let edition = self.way.lock().unwrap_or_else(PoisonError::into_inner).edition(flavour);
         Ok(Nature { flavour, edition, scratch })
     }
 

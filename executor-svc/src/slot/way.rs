@@ -8,7 +8,10 @@ use std::time::{Duration, Instant};
 
 use rustix::fs::stat;
 
-/// How often the directories are looked at, at most: one that always changes costs a new slot so often.
+use crate::isolation::Flavour;
+
+/// How often the directories are looked at, at most, for skills that only read there: one that always changes costs a new
+/// slot so often. A skill that writes there finds what was made the moment before.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 /// Directories, as they were last seen.
@@ -30,13 +33,13 @@ impl Way {
         Self { seen, granted, looked: Instant::now(), edition: 0 }
     }
 
-    /// The edition that a slot has which starts now, or that one must have to be used now.
-    pub(super) fn edition(&mut self) -> u64 {
+    /// The edition that a slot of a flavour has which starts now, or that one must have to be used now.
+    pub(super) fn edition(&mut self, flavour: Flavour) -> u64 {
         if let Some((path, before)) = &mut self.granted {
             let now = Stamp::of(path).map(|stamp| stamp.inode);
             self.edition += u64::from(std::mem::replace(before, now) != now);
         }
-        if self.looked.elapsed() >= LOOK_EVERY {
+        if flavour == Flavour::Writing || self.looked.elapsed() >= LOOK_EVERY {
             self.looked = Instant::now();
             let mut changed = false;
             for (path, before) in &mut self.seen {
