@@ -17,6 +17,10 @@ use crate::store::Database;
 use crate::store::approval::Signers;
 use crate::token::TokenCommand;
 
+mod admin;
+
+pub use admin::{Publish, Pull, SyncArgs};
+
 const DEFAULT_LISTEN: &str = "127.0.0.1:50051";
 const DEFAULT_TIER: &str = "free";
 const DEFAULT_RESCAN: &str = "30s";
@@ -42,6 +46,10 @@ pub struct Config {
     pub database: Database,
     /// Who may sign them.
     pub signers: Signers,
+    /// From where playbooks come, if from anywhere.
+    pub pull: Option<Pull>,
+    /// Where the own ones are published, if anywhere.
+    pub publish: Option<Publish>,
 }
 
 /// Finds the skills of LLM agents, decides who may see and run which, and tells everyone else.
@@ -111,6 +119,8 @@ pub struct Raw {
     /// The approvers who may sign for dangerous skills, separated by ',' [default: all of them]
     #[arg(long, env = "SKILLYARD_SIGNERS_DANGEROUS", value_name = "NAMES")]
     signers_dangerous: Option<OsString>,
+    #[command(flatten)]
+    admin: admin::ServeArgs,
     /// What is logged: error, warn, info, debug, trace, or target=level between commas [default: info]
     #[arg(long, env = "SKILLYARD_LOG", value_name = "FILTER")]
     log: Option<OsString>,
@@ -130,6 +140,8 @@ pub enum Command {
     Token(TokenCommand),
     /// Lists, shows and signs approvals
     Approvals(ApprovalsArgs),
+    /// Mirrors the playbooks of an admin server once
+    Sync(SyncArgs),
 }
 
 /// One thing that is wrong with a configuration.
@@ -168,23 +180,25 @@ impl Config {
         let external_dirs = checker.directories(EXTERNAL_DIRS.of(&raw.external_dirs), source::split_dirs);
         let skill_roots = checker.directories(SKILL_ROOTS.of(&raw.skill_roots), source::split_roots);
         let workspace = checker.directory(WORKSPACE.of(&raw.workspace));
-        let tier = checker.tier(raw);
+        let tier = checker.tier(TIER.or(&raw.tier, DEFAULT_TIER));
         let agents_dir = checker.directory(AGENTS_DIR.of(&raw.agents_dir));
         let default_agent = checker.default_agent(raw);
         let rescan_interval = checker.rescan_interval(raw);
         let database = checker.database(raw);
         let mutating = checker.signers(SIGNERS_MUTATING.of(&raw.signers_mutating));
         let dangerous = checker.signers(SIGNERS_DANGEROUS.of(&raw.signers_dangerous));
+        let cloud_dir = cloud_dir_of(&raw.cloud_dir, &raw.home);
+        let pull = checker.pull(&raw.admin, cloud_dir.clone(), tier);
+        let publish = checker.publish(&raw.admin, raw.insecure);
         checker.log_filter(raw);
         checker.log_format(raw);
         match (listen, tier, rescan_interval, access, database) {
             (Some(listen), Some(tier), Some(rescan_interval), Some(access), Some(database))
                 if checker.faults.is_empty() =>
             {
-                let cloud_dir = cloud_dir(raw);
                 let layout = Layout { external_dirs, skill_roots, cloud_dir, workspace, tier, agents_dir };
                 let signers = Signers { mutating, dangerous };
-                Ok(Self { listen, access, layout, default_agent, rescan_interval, database, signers })
+                Ok(Self { listen, access, layout, default_agent, rescan_interval, database, signers, pull, publish })
             }
             _ => Err(checker.faults),
         }
@@ -192,9 +206,9 @@ impl Config {
 }
 
 /// Other programs use it too: where it is wrong it is a root that is skipped, not a fault.
-fn cloud_dir(raw: &Raw) -> Option<PathBuf> {
-    let given = raw.cloud_dir.as_ref().filter(|value| !value.is_empty()).map(PathBuf::from);
-    let home = raw.home.as_ref().filter(|value| !value.is_empty()).map(PathBuf::from);
+fn cloud_dir_of(cloud_dir: &Option<OsString>, home: &Option<OsString>) -> Option<PathBuf> {
+    let given = cloud_dir.as_ref().filter(|value| !value.is_empty()).map(PathBuf::from);
+    let home = home.as_ref().filter(|value| !value.is_empty()).map(PathBuf::from);
     given.or_else(|| Some(home?.join(".omicos/cloud-skills")))
 }
 
@@ -297,8 +311,7 @@ impl Checker {
         None
     }
 
-    fn tier(&mut self, raw: &Raw) -> Option<Tier> {
-        let given = TIER.or(&raw.tier, DEFAULT_TIER);
+    fn tier(&mut self, given: Given<'_>) -> Option<Tier> {
         match self.text(given)?.parse() {
             Ok(tier) => Some(tier),
             Err(_) => self.fault(given, "write community, free, plus, pro, lab, ent or enterprise"),
@@ -329,9 +342,12 @@ impl Checker {
     }
 
     fn rescan_interval(&mut self, raw: &Raw) -> Option<Duration> {
-        let given = RESCAN_INTERVAL.or(&raw.rescan_interval, DEFAULT_RESCAN);
+        self.time(RESCAN_INTERVAL.or(&raw.rescan_interval, DEFAULT_RESCAN), &RESCAN)
+    }
+
+    fn time(&mut self, given: Given<'_>, allowed: &std::ops::RangeInclusive<Duration>) -> Option<Duration> {
         match humantime::parse_duration(self.text(given)?) {
-            Ok(interval) if RESCAN.contains(&interval) => Some(interval),
+            Ok(interval) if allowed.contains(&interval) => Some(interval),
             Ok(_) => self.fault(given, "write a time from 1s to 24h"),
             Err(error) => self.fault(given, format!("{error}; write a time from 1s to 24h, as in 30s or 5m")),
         }

@@ -2,6 +2,7 @@
 //!
 //! One way through: roots, discovery, values, catalog, an agent's view, gRPC. Nothing flows back.
 
+pub mod admin;
 pub mod catalog;
 pub mod client;
 pub mod config;
@@ -21,6 +22,7 @@ use tonic_health::server::HealthReporter;
 
 use catalog::Catalogs;
 pub use config::Config;
+use config::{Publish, Pull};
 
 /// Calls that go on have this long to end when the registry stops.
 const GRACE: Duration = Duration::from_secs(3);
@@ -34,6 +36,14 @@ pub enum RunError {
     /// The build is broken.
     #[error("the descriptors of the services cannot be read: {0}")]
     Reflection(#[from] tonic_reflection::server::Error),
+    /// The address for publishing is taken.
+    #[error("{listen} cannot be published on ({source}): stop what holds it, or give another with --publish-listen")]
+    Publish {
+        /// The address.
+        listen: std::net::SocketAddr,
+        /// Why not.
+        source: io::Error,
+    },
     /// The transport failed.
     #[error("serving failed: {0}")]
     Serve(#[from] tonic::transport::Error),
@@ -54,11 +64,38 @@ pub async fn run(config: Config, listener: TcpListener, shutdown: impl Future<Ou
     let (mut routes, health) = serve::routes(&grpc::SERVICES)?;
     set_health(&health, ServingStatus::NotServing).await;
     let (store, keeper) = store::start(&config.database).await?;
+    if let Some(cloud_dir) = config.layout.cloud_dir.clone() {
+        tokio::task::spawn_blocking(move || admin::recover(&cloud_dir)).await?;
+    }
     let (catalogs, loader) = catalog::reload::start(source::roots(&config.layout), config.rescan_interval);
-    grpc::add(&mut routes, &catalogs, config.default_agent.clone(), &store, config.signers.clone());
+    let (sync, syncer) = match config.pull {
+        Some(Pull { puller, interval }) => {
+            let (status, task) = admin::follow::start(puller, interval, catalogs.clone());
+            (Some(status), Some(tokio::spawn(task)))
+        }
+        None => (None, None),
+    };
+    grpc::add(&mut routes, &catalogs, config.default_agent.clone(), &store, config.signers.clone(), sync);
     tracing::info!(address = %listener.local_addr()?, "listening");
     let mut loader = tokio::spawn(loader);
     let mut keeper = tokio::spawn(keeper.run());
+    let (publishing, stop_publishing) = match config.publish {
+        Some(Publish { listen, readers }) => {
+            let listener = TcpListener::bind(listen).await.map_err(|source| RunError::Publish { listen, source })?;
+            tracing::info!(address = %listener.local_addr()?, "publishing");
+            let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
+            let routes = admin::publish::routes(catalogs.clone(), readers).into();
+            let access = config.access.clone();
+            let serving = async move {
+                let until = async {
+                    let _ = stopped.await;
+                };
+                serve::serve_http(listener, routes, &access, until, GRACE).await
+            };
+            (Some(tokio::spawn(serving)), Some(stop))
+        }
+        None => (None, None),
+    };
     let mut failed = None;
     let until = async {
         tokio::select! {
@@ -72,8 +109,14 @@ pub async fn run(config: Config, listener: TcpListener, shutdown: impl Future<Ou
         // With them the watches end, so that clients turn to another registry at once.
         loader.abort();
         keeper.abort();
+        // A sync is cut off where it is; the next one finishes what it must.
+        syncer.iter().for_each(tokio::task::JoinHandle::abort);
+        drop(stop_publishing);
     };
     serve::serve(listener, routes.routes(), config.access, until, GRACE).await?;
+    if let Some(publishing) = publishing {
+        publishing.await??;
+    }
     failed.map_or(Ok(()), |error| Err(error.into()))
 }
 

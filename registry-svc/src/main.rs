@@ -3,8 +3,8 @@
 use std::process::ExitCode;
 
 use clap::Parser as _;
-use registry_svc::client;
 use registry_svc::config::{Command, Config, Raw};
+use registry_svc::{admin, client};
 use skillyard::service::shell;
 
 fn main() -> ExitCode {
@@ -21,6 +21,14 @@ fn main() -> ExitCode {
     if let Some(Command::Approvals(args)) = raw.command {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         return runtime.map_or(ExitCode::FAILURE, |runtime| runtime.block_on(client::run(args)).into());
+    }
+    if let Some(Command::Sync(args)) = &raw.command {
+        let puller = match args.check() {
+            Ok(puller) => puller,
+            Err(faults) => return shell::bad_configuration(raw.log_format(), &faults),
+        };
+        raw.start_logging();
+        return admin::once::run(puller).into();
     }
     let config = match Config::check(&raw) {
         Ok(config) => config,

@@ -10,10 +10,12 @@ use skillyard::service::caller::{Caller, Role};
 use skillyard::service::error::{Reason, Refusal};
 use skillyard::skill::Kind;
 use skillyard::{Class, wire};
-use tonic::{Request, Response, Status};
+use tokio::sync::watch;
+use tonic::{Request, Response};
 
 use super::page::Page;
 use super::{READERS, unavailable, unknown_agent};
+use crate::admin::follow::Status;
 use crate::catalog::Catalogs;
 use crate::catalog::report::{Key, Reported, RootReport};
 use crate::source::{Diagnostic, FoundSkill, RootKind, RootState, Severity};
@@ -23,11 +25,16 @@ use crate::source::{Diagnostic, FoundSkill, RootKind, RootState, Severity};
 pub(super) struct Service {
     catalogs: Catalogs,
     default_agent: Option<String>,
+    sync: Option<watch::Receiver<Status>>,
 }
 
 impl Service {
-    pub(super) fn new(catalogs: Catalogs, default_agent: Option<String>) -> Self {
-        Self { catalogs, default_agent }
+    pub(super) fn new(
+        catalogs: Catalogs,
+        default_agent: Option<String>,
+        sync: Option<watch::Receiver<Status>>,
+    ) -> Self {
+        Self { catalogs, default_agent, sync }
     }
 }
 
@@ -36,7 +43,7 @@ impl pb::catalog_service_server::CatalogService for Service {
     async fn list_skills(
         &self,
         request: Request<pb::ListSkillsRequest>,
-    ) -> Result<Response<pb::ListSkillsResponse>, Status> {
+    ) -> Result<Response<pb::ListSkillsResponse>, tonic::Status> {
         let caller = Caller::of(&request);
         caller.allow(&READERS)?;
         let request = request.into_inner();
@@ -62,7 +69,10 @@ impl pb::catalog_service_server::CatalogService for Service {
         }))
     }
 
-    async fn get_skill(&self, request: Request<pb::GetSkillRequest>) -> Result<Response<pb::GetSkillResponse>, Status> {
+    async fn get_skill(
+        &self,
+        request: Request<pb::GetSkillRequest>,
+    ) -> Result<Response<pb::GetSkillResponse>, tonic::Status> {
         let caller = Caller::of(&request);
         caller.allow(&READERS)?;
         let pb::GetSkillRequest { name, agent } = request.into_inner();
@@ -80,7 +90,7 @@ impl pb::catalog_service_server::CatalogService for Service {
     async fn get_load_report(
         &self,
         request: Request<pb::GetLoadReportRequest>,
-    ) -> Result<Response<pb::GetLoadReportResponse>, Status> {
+    ) -> Result<Response<pb::GetLoadReportResponse>, tonic::Status> {
         Caller::of(&request).allow(&[Role::Operator])?;
         let pb::GetLoadReportRequest { problems_only, page_size, page_token } = request.into_inner();
         let page = Page::of(&["GetLoadReport", &problems_only.to_string()], page_size, &page_token)?;
@@ -103,10 +113,11 @@ impl pb::catalog_service_server::CatalogService for Service {
             roots: report.roots.iter().filter(|_| first).map(root_to_wire).collect(),
             candidates,
             next_page_token,
+            sync: self.sync.as_ref().filter(|_| first).map(|sync| sync_to_wire(&sync.borrow())),
         }))
     }
 
-    async fn reload(&self, request: Request<pb::ReloadRequest>) -> Result<Response<pb::ReloadResponse>, Status> {
+    async fn reload(&self, request: Request<pb::ReloadRequest>) -> Result<Response<pb::ReloadResponse>, tonic::Status> {
         let caller = Caller::of(&request);
         let identity = caller.require(&[Role::Operator])?;
         tracing::info!(caller = identity, "reload asked for");
@@ -153,6 +164,18 @@ impl Filter {
         (self.kind == SkillKind::Unspecified || self.kind == kind)
             && (self.class.is_none() || self.class == class)
             && self.category.as_ref().is_none_or(|category| *category == found.skill.card.category)
+    }
+}
+
+fn sync_to_wire(status: &Status) -> pb::AdminSync {
+    pb::AdminSync {
+        url: status.url.clone(),
+        version: status.version.clone(),
+        attempted_at: status.attempted_at.map(Into::into),
+        succeeded_at: status.succeeded_at.map(Into::into),
+        skills: u32::try_from(status.skills).unwrap_or(u32::MAX),
+        failed: u32::try_from(status.failed).unwrap_or(u32::MAX),
+        error: status.error.clone(),
     }
 }
 

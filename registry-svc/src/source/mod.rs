@@ -16,6 +16,7 @@ mod frontmatter;
 mod json;
 mod manifest;
 mod memory;
+pub(crate) mod mirror;
 mod near;
 mod node;
 mod package;
@@ -28,6 +29,7 @@ mod text;
 mod walk;
 mod yaml;
 
+pub(crate) use cloud::MAX_MANIFEST_BYTES;
 pub use discover::{scan_agents, scan_skills};
 pub use package::open;
 pub use root::{Layout, Tier, TierError, roots, split_dirs, split_roots};
@@ -92,6 +94,8 @@ pub struct FoundSkill {
     pub skill: Skill,
     /// Its files.
     pub package: Package,
+    /// Whom a playbook is published for; `None` where its file says something that is no tier.
+    pub tier: Option<Tier>,
 }
 
 /// A file that could be a skill or an agent, and what is wrong or doubtful about it.

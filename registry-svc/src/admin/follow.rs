@@ -1,0 +1,103 @@
+//! Syncs again and again while the registry serves, and has the catalog reloaded where something changed.
+
+use std::future::Future;
+use std::time::{Duration, SystemTime};
+
+use tokio::sync::watch;
+
+use super::client::FetchError;
+use super::pull::{Puller, SyncError, Synced};
+use crate::catalog::Catalogs;
+
+/// What is known of the syncs since the registry started.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Status {
+    /// The admin server.
+    pub url: String,
+    /// What is mirrored, as the server calls it.
+    pub version: String,
+    /// When the last sync ended.
+    pub attempted_at: Option<SystemTime>,
+    /// When the last one ended that asked to the end.
+    pub succeeded_at: Option<SystemTime>,
+    /// Skills that are mirrored.
+    pub skills: usize,
+    /// Ids that the last one could not sync.
+    pub failed: usize,
+    /// Why the last one did not ask to the end; else empty.
+    pub error: String,
+}
+
+/// The status, and the task that syncs, which runs until it is dropped.
+pub fn start(
+    puller: Puller,
+    interval: Duration,
+    catalogs: Catalogs,
+) -> (watch::Receiver<Status>, impl Future<Output = ()> + Send) {
+    let (publish, status) = watch::channel(Status { url: puller.server.url.to_string(), ..Status::default() });
+    (status, run(puller, interval, catalogs, publish))
+}
+
+async fn run(puller: Puller, interval: Duration, catalogs: Catalogs, publish: watch::Sender<Status>) {
+    loop {
+        let outcome = puller.sync().await;
+        log(&outcome);
+        // Readers of the status find the catalog that belongs to it.
+        match &outcome {
+            // The registry is stopping, and this task with it.
+            Ok(synced) if synced.changed => drop(catalogs.reload().await),
+            Ok(synced) if !synced.reported => {}
+            _ => catalogs.hint(),
+        }
+        let asked = match &outcome {
+            Err(SyncError::Fetch(error)) => asked(error),
+            _ => Duration::ZERO,
+        };
+        publish.send_modify(|status| note(status, outcome, SystemTime::now()));
+        tokio::time::sleep(interval.max(asked)).await;
+    }
+}
+
+/// A server may ask to be left alone for longer than the interval.
+fn asked(error: &FetchError) -> Duration {
+    const LONGEST: Duration = Duration::from_secs(24 * 60 * 60);
+    error.retry_after().unwrap_or_default().min(LONGEST)
+}
+
+fn note(status: &mut Status, outcome: Result<Synced, SyncError>, now: SystemTime) {
+    status.attempted_at = Some(now);
+    match outcome {
+        Ok(synced) => {
+            status.succeeded_at = Some(now);
+            (status.version, status.skills, status.failed) = (synced.version, synced.skills, synced.failed.len());
+            status.error.clear();
+        }
+        Err(error) => status.error = error.to_string(),
+    }
+}
+
+/// One line a sync, one more for every skill that could not be synced.
+pub fn log(outcome: &Result<Synced, SyncError>) {
+    match outcome {
+        Ok(Synced { version, skills, fetched, removed, failed, above, changed, .. }) => {
+            for (id, what) in failed {
+                tracing::warn!(id, "sync: a skill is not synced, and tried again next time: {what}");
+            }
+            let failed = failed.len();
+            if *changed || failed > 0 {
+                tracing::info!(
+                    version,
+                    skills,
+                    fetched,
+                    removed,
+                    failed,
+                    above,
+                    "sync: the mirror is that of the admin server"
+                );
+            } else {
+                tracing::debug!(version, skills, above, "sync: nothing is new");
+            }
+        }
+        Err(error) => tracing::warn!("sync: {error}"),
+    }
+}

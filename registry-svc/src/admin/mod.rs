@@ -1,0 +1,20 @@
+//! Playbooks over HTTP: from an admin server into the mirror, and from the catalog on to others. Knows no gRPC.
+
+mod answer;
+mod client;
+mod commit;
+pub mod follow;
+mod mirror;
+pub mod once;
+mod place;
+mod plan;
+mod protocol;
+pub mod publish;
+mod pull;
+mod shelf;
+mod stage;
+mod tree;
+
+pub use client::{FetchError, Limits, Server};
+pub use mirror::{MirrorError, recover};
+pub use pull::{Puller, SyncError, Synced};
