@@ -278,7 +278,7 @@ fn redirect(attempt: Attempt<'_>) -> reqwest::redirect::Action {
     } else if same_host && (same_port || upgraded) {
         attempt.follow()
     } else {
-        attempt.error(Elsewhere(format!("{}", to.origin().ascii_serialization())))
+        attempt.error(Elsewhere(to.origin().ascii_serialization()))
     }
 }
 

@@ -41,7 +41,8 @@ pub fn start(
 async fn run(puller: Puller, interval: Duration, catalogs: Catalogs, publish: watch::Sender<Status>) {
     loop {
         let outcome = puller.sync().await;
-        log(&outcome);
+        let is_new = is_new(&publish.borrow(), &outcome);
+        log(&outcome, is_new);
         // Readers of the status find the catalog that belongs to it.
         match &outcome {
             // The registry is stopping, and this task with it.
@@ -64,6 +65,15 @@ fn asked(error: &FetchError) -> Duration {
     error.retry_after().unwrap_or_default().min(LONGEST)
 }
 
+/// Whether the last sync did not say the same. The first one always says something.
+fn is_new(before: &Status, outcome: &Result<Synced, SyncError>) -> bool {
+    let same = match outcome {
+        Ok(synced) => !synced.changed && !synced.reported,
+        Err(error) => error.to_string() == before.error,
+    };
+    before.attempted_at.is_none() || !same
+}
+
 fn note(status: &mut Status, outcome: Result<Synced, SyncError>, now: SystemTime) {
     status.attempted_at = Some(now);
     match outcome {
@@ -76,28 +86,26 @@ fn note(status: &mut Status, outcome: Result<Synced, SyncError>, now: SystemTime
     }
 }
 
-/// One line a sync, one more for every skill that could not be synced.
-pub fn log(outcome: &Result<Synced, SyncError>) {
+/// One line for a sync, one more for every skill that could not be synced; for debugging alone where nothing is new.
+pub(super) fn log(outcome: &Result<Synced, SyncError>, is_new: bool) {
     match outcome {
-        Ok(Synced { version, skills, fetched, removed, failed, above, changed, .. }) => {
+        Ok(Synced { version, skills, fetched, removed, failed, above, .. }) if is_new => {
             for (id, what) in failed {
                 tracing::warn!(id, "sync: a skill is not synced, and tried again next time: {what}");
             }
             let failed = failed.len();
-            if *changed || failed > 0 {
-                tracing::info!(
-                    version,
-                    skills,
-                    fetched,
-                    removed,
-                    failed,
-                    above,
-                    "sync: the mirror is that of the admin server"
-                );
-            } else {
-                tracing::debug!(version, skills, above, "sync: nothing is new");
-            }
+            tracing::info!(
+                version,
+                skills,
+                fetched,
+                removed,
+                failed,
+                above,
+                "sync: the mirror is that of the admin server"
+            );
         }
-        Err(error) => tracing::warn!("sync: {error}"),
+        Ok(Synced { version, .. }) => tracing::debug!(version, "sync: nothing is new"),
+        Err(error) if is_new => tracing::warn!("sync: {error}"),
+        Err(error) => tracing::debug!("sync: {error}"),
     }
 }

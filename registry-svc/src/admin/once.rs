@@ -25,12 +25,8 @@ pub fn run(puller: Option<Puller>) -> u8 {
         }
     };
     let outcome = runtime.block_on(puller.sync());
-    follow::log(&outcome);
+    follow::log(&outcome, true);
     match outcome {
-        Ok(Synced { changed: false, failed, .. }) if failed.is_empty() => {
-            tracing::info!("sync: nothing is new");
-            DONE
-        }
         Ok(Synced { failed, .. }) if failed.is_empty() => DONE,
         Ok(_) => FAILED,
         Err(SyncError::Fetch(_) | SyncError::Manifest(_) | SyncError::Empty(_)) => NO_ANSWER,

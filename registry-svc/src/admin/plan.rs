@@ -57,7 +57,7 @@ pub(super) fn plan(remote: &Manifest, here: &Here, tier: Tier) -> Plan {
     for entry in remote.entries.iter().filter(|entry| seen.insert(entry.id.as_str())) {
         if let Some(code) = not_for(entry.tier.as_deref(), tier) {
             let of = entry.tier.as_deref().unwrap_or_default();
-            let message = format!("it is for tier {of:?}, and this registry has --tier {tier}");
+            let message = format!("the skill {:?} is for tier {of:?}, and this registry has --tier {tier}", entry.id);
             plan.refused.push(Refused { id: entry.id.clone(), code, message });
             above.insert(entry.id.as_str());
         } else if let Err(message) = acceptable(entry, repeated.contains(entry.id.as_str()), &called, here) {

@@ -131,11 +131,6 @@ fn not_there(cloud_dir: &Path, report: &Report) -> Vec<Candidate<FoundSkill>> {
     let path = cloud_dir.join(mirror::MANIFEST);
     let candidate = |name: &str, findings| Candidate::new(path.clone(), name.to_owned(), None, findings);
     let mut candidates = Vec::new();
-    if !report.failed.is_empty() {
-        let mut findings = Findings::default();
-        findings.build(codes::E_SYNC_SERVER, (0, 0), report.failed.clone());
-        candidates.push(candidate("", findings));
-    }
     for (id, code, message) in &report.refused {
         let mut findings = Findings::default();
         match *code {
@@ -143,6 +138,12 @@ fn not_there(cloud_dir: &Path, report: &Report) -> Vec<Candidate<FoundSkill>> {
             code => findings.build(code, (0, 0), message.clone()),
         }
         candidates.push(candidate(id, findings));
+    }
+    // Last, so that it does not change the places of the others.
+    if !report.failed.is_empty() {
+        let mut findings = Findings::default();
+        findings.build(codes::E_SYNC_SERVER, (0, 0), report.failed.clone());
+        candidates.push(candidate("", findings));
     }
     candidates
 }

@@ -339,13 +339,14 @@ pub(crate) fn tree(directory: &Path) -> BTreeMap<String, Vec<u8>> {
     let mut found = BTreeMap::new();
     let mut left = vec![directory.to_owned()];
     while let Some(directory_now) = left.pop() {
-        for entry in fs::read_dir(directory_now).unwrap() {
-            let path = entry.unwrap().path();
+        // What is looked at while it changes may go.
+        for path in fs::read_dir(directory_now).into_iter().flatten().filter_map(|entry| Some(entry.ok()?.path())) {
             let relative = path.strip_prefix(directory).unwrap().to_str().unwrap().to_owned();
-            match fs::symlink_metadata(&path).unwrap().file_type() {
+            let Ok(metadata) = fs::symlink_metadata(&path) else { continue };
+            match metadata.file_type() {
                 kind if kind.is_dir() => left.push(path),
                 kind if kind.is_symlink() => drop(found.insert(relative, Vec::new())),
-                _ => drop(found.insert(relative, fs::read(path).unwrap())),
+                _ => drop(fs::read(path).map(|content| found.insert(relative, content))),
             }
         }
     }

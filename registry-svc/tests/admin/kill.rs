@@ -84,7 +84,7 @@ fn publish(admin: &Admin, edition: usize) {
             let mut skill = Skill::new(&id, &text).file("one.md", &text).file("more/two.md", &text);
             match i {
                 // These come and go, change their folders, and change places.
-                0..5 if edition % 2 == 0 => continue,
+                0..5 if edition.is_multiple_of(2) => continue,
                 5..10 => skill = skill.in_dir(&format!("folder {i} {}", edition % 3)),
                 10..20 => skill = skill.in_dir(&format!("place {}", (i + edition) % 10)),
                 _ => {}
