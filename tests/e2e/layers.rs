@@ -13,11 +13,13 @@ struct Rule {
 
 const REGISTRY: &[Rule] = &[
     // Disk to values: no catalog, no wire.
-    Rule { module: "source", never: &["catalog", "grpc", "config", "tonic", "prost", "pb", "wire"] },
+    Rule { module: "source", never: &["admin", "catalog", "grpc", "config", "tonic", "prost", "pb", "wire"] },
     // Values to a snapshot: no wire.
-    Rule { module: "catalog", never: &["grpc", "config", "tonic", "prost", "pb", "wire"] },
+    Rule { module: "catalog", never: &["admin", "grpc", "config", "tonic", "prost", "pb", "wire"] },
+    // HTTP, both ways: roots and snapshots, no wire of gRPC.
+    Rule { module: "admin", never: &["grpc", "store", "client", "config", "tonic", "prost", "pb", "wire"] },
     // The database: values alone.
-    Rule { module: "store", never: &["source", "catalog", "grpc", "config", "tonic", "prost", "pb", "wire"] },
+    Rule { module: "store", never: &["admin", "source", "catalog", "grpc", "config", "tonic", "prost", "pb", "wire"] },
     // `registry-svc approvals` asks any registry, and shares nothing with this one.
     Rule { module: "client", never: &["source", "catalog", "grpc", "store", "config"] },
     Rule { module: "config", never: &["catalog", "grpc", "tonic", "prost", "pb", "wire"] },
