@@ -15,8 +15,11 @@ use std::future::Future;
 use std::io;
 use std::time::Duration;
 
+use skillyard::service::access::Access;
 use skillyard::service::serve;
 use tokio::net::TcpListener;
+use tokio::sync::oneshot;
+use tokio::task::{JoinError, JoinHandle};
 use tonic_health::ServingStatus;
 use tonic_health::server::HealthReporter;
 
@@ -68,7 +71,7 @@ pub async fn run(config: Config, listener: TcpListener, shutdown: impl Future<Ou
         tokio::task::spawn_blocking(move || admin::recover(&cloud_dir)).await?;
     }
     let (catalogs, loader) = catalog::reload::start(source::roots(&config.layout), config.rescan_interval);
-    let (sync, syncer) = match config.pull {
+    let (sync, mut syncer) = match config.pull {
         Some(Pull { puller, interval }) => {
             let (status, task) = admin::follow::start(puller, interval, catalogs.clone());
             (Some(status), Some(tokio::spawn(task)))
@@ -79,22 +82,10 @@ pub async fn run(config: Config, listener: TcpListener, shutdown: impl Future<Ou
     tracing::info!(address = %listener.local_addr()?, "listening");
     let mut loader = tokio::spawn(loader);
     let mut keeper = tokio::spawn(keeper.run());
-    let (publishing, stop_publishing) = match config.publish {
-        Some(Publish { listen, readers }) => {
-            let listener = TcpListener::bind(listen).await.map_err(|source| RunError::Publish { listen, source })?;
-            tracing::info!(address = %listener.local_addr()?, "publishing");
-            let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
-            let routes = admin::publish::routes(catalogs.clone(), readers).into();
-            let access = config.access.clone();
-            let serving = async move {
-                let until = async {
-                    let _ = stopped.await;
-                };
-                serve::serve_http(listener, routes, &access, until, GRACE).await
-            };
-            (Some(tokio::spawn(serving)), Some(stop))
-        }
-        None => (None, None),
+    let (stop, stopped) = oneshot::channel();
+    let mut publishing = match config.publish {
+        Some(publish) => Some(start_publishing(publish, &catalogs, &config.access, stopped).await?),
+        None => None,
     };
     let mut failed = None;
     let until = async {
@@ -103,6 +94,8 @@ pub async fn run(config: Config, listener: TcpListener, shutdown: impl Future<Ou
             // They end by a panic alone: there is always something to look at.
             Err(error) = &mut loader => failed = Some(error),
             Err(error) = &mut keeper => failed = Some(error),
+            Err(error) = ended(&mut syncer) => failed = Some(error),
+            Err(error) = ended(&mut publishing) => failed = Some(error),
             () = serving(&catalogs, config.default_agent.as_deref(), &health) => {}
         }
         set_health(&health, ServingStatus::NotServing).await;
@@ -110,14 +103,43 @@ pub async fn run(config: Config, listener: TcpListener, shutdown: impl Future<Ou
         loader.abort();
         keeper.abort();
         // A sync is cut off where it is; the next one finishes what it must.
-        syncer.iter().for_each(tokio::task::JoinHandle::abort);
-        drop(stop_publishing);
+        syncer.iter().for_each(JoinHandle::abort);
+        drop(stop);
     };
     serve::serve(listener, routes.routes(), config.access, until, GRACE).await?;
-    if let Some(publishing) = publishing {
-        publishing.await??;
+    if let Some(publishing) = publishing.filter(|publishing| !publishing.is_finished()) {
+        publishing.await?;
     }
     failed.map_or(Ok(()), |error| Err(error.into()))
+}
+
+/// Publishes on a listener of its own until `stopped`.
+async fn start_publishing(
+    Publish { listen, readers }: Publish,
+    catalogs: &Catalogs,
+    access: &Access,
+    stopped: oneshot::Receiver<()>,
+) -> Result<JoinHandle<()>, RunError> {
+    let listener = TcpListener::bind(listen).await.map_err(|source| RunError::Publish { listen, source })?;
+    tracing::info!(address = %listener.local_addr()?, "publishing");
+    let (routes, access) = (admin::publish::routes(catalogs.clone(), readers).into(), access.clone());
+    let until = async {
+        // A sender that is gone means the same as one that spoke.
+        let _ = stopped.await;
+    };
+    Ok(tokio::spawn(async move {
+        if let Err(error) = serve::serve_http(listener, routes, &access, until, GRACE).await {
+            tracing::error!(%error, "publishing has ended");
+        }
+    }))
+}
+
+/// How a task ends that may not be there.
+async fn ended<T>(task: &mut Option<JoinHandle<T>>) -> Result<T, JoinError> {
+    match task {
+        Some(task) => task.await,
+        None => std::future::pending().await,
+    }
 }
 
 /// Says so when the first catalog is there, and then waits for ever.

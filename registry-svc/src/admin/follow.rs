@@ -5,8 +5,8 @@ use std::time::{Duration, SystemTime};
 
 use tokio::sync::watch;
 
-use super::client::FetchError;
 use super::pull::{Puller, SyncError, Synced};
+use super::server::FetchError;
 use crate::catalog::Catalogs;
 
 /// What is known of the syncs since the registry started.

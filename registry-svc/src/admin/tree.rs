@@ -6,6 +6,7 @@ use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::Path;
 
 use rustix::fs::{CWD, RenameFlags, renameat_with};
+use rustix::io::Errno;
 use skillyard::digest::Hasher;
 use walkdir::WalkDir;
 
@@ -71,7 +72,7 @@ pub(super) fn sync_all(directory: &Path) -> io::Result<()> {
 pub(super) fn rename(from: &Path, to: &Path) -> io::Result<()> {
     match renameat_with(CWD, from, CWD, to, RenameFlags::NOREPLACE) {
         // A file system that cannot tell: a directory replaces nothing but an empty directory.
-        Err(rustix::io::Errno::INVAL | rustix::io::Errno::NOSYS) if fs::symlink_metadata(to).is_err() => {
+        Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) if fs::symlink_metadata(to).is_err() => {
             fs::rename(from, to)
         }
         other => Ok(other?),
@@ -81,7 +82,7 @@ pub(super) fn rename(from: &Path, to: &Path) -> io::Result<()> {
 /// Puts each in the place of the other, at once where the file system can; else by way of `aside`.
 pub(super) fn exchange(one: &Path, other: &Path, aside: &Path) -> io::Result<()> {
     match renameat_with(CWD, one, CWD, other, RenameFlags::EXCHANGE) {
-        Err(rustix::io::Errno::INVAL | rustix::io::Errno::NOSYS) => {
+        Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) => {
             fs::rename(other, aside)?;
             fs::rename(one, other)?;
             fs::rename(aside, one)

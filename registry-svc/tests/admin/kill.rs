@@ -120,14 +120,24 @@ async fn killed_at_any_moment_it_ends_in_what_is_published() {
     let began = Instant::now();
     assert_eq!(Sync::start(&bed, &[]).ended().await, 0);
     let mut whole = began.elapsed();
+    let mut cut_off = 0;
     for edition in 1..=kills {
         publish(&bed.admin, edition);
         let began = Instant::now();
-        let sync = Sync::start(&bed, &[]);
-        // Somewhere between its start and its end, more often than not in the second half, where the renames are.
+        let mut sync = Sync::start(&bed, &[]);
         let share = f64::from(u32::try_from(edition * 7919 % 1000).unwrap()) / 1000.0;
-        tokio::time::sleep(whole.mul_f64(share.sqrt())).await;
+        if edition.is_multiple_of(2) {
+            // Somewhere between its start and its end.
+            tokio::time::sleep(whole.mul_f64(share)).await;
+        } else {
+            // In the middle of the renames.
+            while !bed.path(".sync/commit.json").exists() && sync.0.try_wait().unwrap().is_none() {
+                tokio::time::sleep(Duration::from_micros(50)).await;
+            }
+            tokio::time::sleep(Duration::from_millis(10).mul_f64(share)).await;
+        }
         sync.kill();
+        cut_off += usize::from(bed.path(".sync/commit.json").exists());
         check(&bed, edition);
         assert_eq!(Sync::start(&bed, &[]).ended().await, 0);
         whole = (whole + began.elapsed().min(2 * whole)) / 2;
@@ -135,4 +145,5 @@ async fn killed_at_any_moment_it_ends_in_what_is_published() {
         let left: Vec<_> = std::fs::read_dir(bed.path(".sync/stage")).unwrap().collect();
         assert!(left.is_empty() && !bed.path(".sync/commit.json").exists(), "{left:?}");
     }
+    println!("{cut_off} of {kills} were killed in the middle of the renames");
 }
