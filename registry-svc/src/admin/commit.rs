@@ -202,6 +202,7 @@ impl Step {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
     use std::fs;
 
     /// A mirror with folders by id, each with a file that says whose it is and in which version.
@@ -291,6 +292,45 @@ mod tests {
                 assert!(bed.commit(steps.clone()).carry_out(&bed.paths).unwrap().is_empty(), "cut after {cut}");
                 assert_eq!(bed.seen(), THEN, "cut after {cut}");
             }
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { cases: 64, failure_persistence: None, ..ProptestConfig::default() })]
+
+        /// Any skills in any folders, of which some go, some are changed, and all may change places; cut off anywhere.
+        #[test]
+        fn any_change_ends_as_it_is_wanted(
+            folders in Just((0..8).collect::<Vec<_>>()).prop_shuffle(),
+            then in Just((0..8).collect::<Vec<_>>()).prop_shuffle(),
+            kinds in proptest::collection::vec(0..4, 8),
+            cut in any::<proptest::sample::Index>(),
+        ) {
+            let name = |prefix: &str, n: i32| format!("{prefix}{n}");
+            let (ids, old): (Vec<_>, Vec<_>) = (0..8).map(|n| (name("id", n), name("f", folders[n as usize]))).unzip();
+            // 0 is new, 1 goes, 2 stays as it is, 3 is changed.
+            let there = ids.iter().zip(&old).zip(&kinds).filter(|(_, kind)| **kind != 0);
+            let bed = Bed::new(&there.map(|((id, folder), _)| (id.as_str(), folder.as_str())).collect::<Vec<_>>());
+            let wanted = ids.iter().zip(&then).zip(&kinds).filter(|(_, kind)| **kind != 1);
+            let texts: Vec<_> = wanted
+                .map(|((id, folder), kind)| format!("{id} f{folder}{}", if *kind == 2 { "" } else { " new" }))
+                .collect();
+            let targets = bed.targets(&texts.iter().map(String::as_str).collect::<Vec<_>>());
+            let removed: Vec<_> = ids.iter().zip(&kinds).filter(|(_, kind)| **kind == 1).map(|(id, _)| id.clone()).collect();
+            let steps = steps(&bed.there, &targets, &removed);
+            for step in &steps[..cut.index(steps.len() + 1)] {
+                step.take(&bed.paths).unwrap();
+            }
+            prop_assert!(bed.commit(steps).carry_out(&bed.paths).unwrap().is_empty());
+            let mut expected: Vec<_> = targets
+                .iter()
+                .map(|target| {
+                    let age = if target.stage.is_some() { "new" } else { "old" };
+                    format!("{}: {} {age}", target.folder, target.id)
+                })
+                .collect();
+            expected.sort();
+            prop_assert_eq!(bed.seen(), expected);
         }
     }
 

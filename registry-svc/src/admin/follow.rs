@@ -34,6 +34,7 @@ pub fn start(
     interval: Duration,
     catalogs: Catalogs,
 ) -> (watch::Receiver<Status>, impl Future<Output = ()> + Send) {
+    puller.server.warn();
     let (publish, status) = watch::channel(Status { url: puller.server.url.to_string(), ..Status::default() });
     (status, run(puller, interval, catalogs, publish))
 }

@@ -24,6 +24,7 @@ pub fn run(puller: Option<Puller>) -> u8 {
             return FAILED;
         }
     };
+    puller.server.warn();
     let outcome = runtime.block_on(puller.sync());
     follow::log(&outcome, true);
     match outcome {

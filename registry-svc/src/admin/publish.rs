@@ -184,7 +184,9 @@ impl Publisher {
             return Ok(not_modified(&etag));
         }
         if method == Method::HEAD {
-            return Ok(found(&etag, Body::empty()));
+            // Nothing is read for it, so its length is not known.
+            let nothing = tokio_stream::empty::<io::Result<Bytes>>();
+            return Ok(found(&etag, Body::from_stream(nothing)));
         }
         // It is never closed.
         let place = Arc::clone(&self.places).acquire_owned().await.map_err(|_| Answer::Changing)?;

@@ -1,5 +1,6 @@
 //! An admin server as it is configured, and why it gives no answer.
 
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
@@ -20,6 +21,20 @@ pub struct Server {
     pub ca: Option<PathBuf>,
     /// Times and retries.
     pub limits: Limits,
+}
+
+impl Server {
+    /// Says in the log what ought to be encrypted and is not.
+    pub(super) fn warn(&self) {
+        let host = self.url.host_str().unwrap_or_default().trim_matches(['[', ']']);
+        let loopback = host == "localhost" || host.parse::<IpAddr>().is_ok_and(|address| address.is_loopback());
+        if self.url.scheme() == "http" && !loopback {
+            tracing::warn!(
+                url = %self.url,
+                "whoever is on the way to the admin server reads its token and can change its skills: write https://"
+            );
+        }
+    }
 }
 
 /// Times and retries of requests.
