@@ -17,10 +17,6 @@ use crate::store::Database;
 use crate::store::approval::Signers;
 use crate::token::TokenCommand;
 
-mod admin;
-
-pub use admin::{Publish, Pull, SyncArgs};
-
 const DEFAULT_LISTEN: &str = "127.0.0.1:50051";
 const DEFAULT_TIER: &str = "free";
 const DEFAULT_RESCAN: &str = "30s";
@@ -28,6 +24,10 @@ const DEFAULT_LOG: &str = "info";
 const DEFAULT_LOG_FORMAT: &str = "text";
 /// Between two rescans: a rescan of many skills takes a part of a second.
 const RESCAN: std::ops::RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::from_secs(24 * 60 * 60);
+
+mod admin;
+
+pub use admin::{Publish, Pull, SyncArgs};
 
 /// A configuration that can be served.
 #[derive(Clone, Debug)]
@@ -138,10 +138,10 @@ pub enum Command {
     /// Makes and hashes bearer tokens
     #[command(subcommand)]
     Token(TokenCommand),
-    /// Lists, shows and signs approvals
-    Approvals(ApprovalsArgs),
     /// Mirrors the playbooks of an admin server once
     Sync(SyncArgs),
+    /// Lists, shows and signs approvals
+    Approvals(ApprovalsArgs),
 }
 
 /// One thing that is wrong with a configuration.

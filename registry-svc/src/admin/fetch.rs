@@ -106,9 +106,9 @@ impl Fetch {
             Answer::NotModified => Ok(Fresh { entry, etag, staged: None }),
             Answer::Body(body) => {
                 let directory = mirror.paths.stage().join(&stage);
-                let (id, etag) = (entry.id.clone(), body.etag.clone());
+                let (id, hash, etag) = (entry.id.clone(), entry.hash.clone(), body.etag.clone());
                 // The body is held as long as it is read, for there is one large one at a time.
-                let staged = spawn_blocking(move || stage::stage(&id, &body.bytes, &directory)).await??;
+                let staged = spawn_blocking(move || stage::stage(&id, &hash, &body.bytes, &directory)).await??;
                 Ok(Fresh { entry, etag, staged: Some((stage, staged)) })
             }
         }

@@ -32,6 +32,8 @@ pub(super) enum StageError {
     Json(#[from] serde_json::Error),
     #[error("the answer is for the id {0:?}")]
     OtherId(String),
+    #[error("the answer is of another version than the manifest: the server is changing it")]
+    OtherVersion,
     #[error("its SKILL.md is empty")]
     Empty,
     #[error("{0}")]
@@ -61,11 +63,16 @@ impl StageError {
     }
 }
 
-/// Writes a skill into a directory that is not there yet.
-pub(super) fn stage(id: &str, answer: &[u8], directory: &Path) -> Result<Staged, StageError> {
+/// Writes a skill of this hash into a directory that is not there yet.
+///
+/// A hash is opaque; but a registry says in its answer of what it is, and it is then that of the files.
+pub(super) fn stage(id: &str, hash: &str, answer: &[u8], directory: &Path) -> Result<Staged, StageError> {
     let body: Body<'_> = serde_json::from_slice(answer)?;
     if body.id != id {
         return Err(StageError::OtherId(body.id));
+    }
+    if body.digest.as_ref().is_some_and(|digest| digest != hash) {
+        return Err(StageError::OtherVersion);
     }
     if body.raw_md.is_empty() {
         return Err(StageError::Empty);
@@ -161,7 +168,8 @@ mod tests {
         let mut answer = json!({"id": "a", "raw_md": "\u{feff}---\r\n", "files": files});
         answer.as_object_mut().unwrap().extend(more.as_object().cloned().unwrap_or_default());
         let dir = tempfile::tempdir().unwrap();
-        let staged = stage("a", &serde_json::to_vec(&answer).unwrap(), &dir.path().join("s"))?;
+        let hash = answer["digest"].as_str().unwrap_or("opaque").to_owned();
+        let staged = stage("a", &hash, &serde_json::to_vec(&answer).unwrap(), &dir.path().join("s"))?;
         Ok((dir, staged))
     }
 
@@ -232,5 +240,9 @@ mod tests {
         let digest = Digest::of_package(&[file]).to_string();
         assert!(staged(Value::Null, json!({"digest": digest, "executable": true})).is_ok());
         assert!(matches!(staged(Value::Null, json!({"digest": digest})), Err(StageError::Digest)));
+        let answer = json!({"id": "a", "raw_md": "x", "digest": digest}).to_string();
+        let dir = tempfile::tempdir().unwrap();
+        let other = stage("a", "another", answer.as_bytes(), &dir.path().join("s"));
+        assert!(matches!(other, Err(StageError::OtherVersion)));
     }
 }

@@ -131,10 +131,6 @@ pub const W_NAME_NOT_DIRECTORY: &str = "W_NAME_NOT_DIRECTORY";
 /// The file's name is not the id that the admin server published it under, which is the one that counts. Make them the
 /// same where it is published.
 pub const W_NAME_NOT_ID: &str = "W_NAME_NOT_ID";
-/// A skill of the admin server is for a higher tier than this registry's. Nothing, or start the registry with its `--tier`.
-pub const W_SYNC_TIER: &str = "W_SYNC_TIER";
-/// The admin server does not give the content of a file, which is too large for it. Publish a smaller one.
-pub const W_SYNC_FILE_MISSING: &str = "W_SYNC_FILE_MISSING";
 /// A name that the Agent Skills specification does not allow. Write 1 to 64 lower-case letters, digits and single inner
 /// hyphens.
 pub const W_SPEC_NAME: &str = "W_SPEC_NAME";
@@ -153,6 +149,10 @@ pub const W_AGENT_KEY_NEARLY: &str = "W_AGENT_KEY_NEARLY";
 pub const W_AGENT_SKILLS_EMPTY: &str = "W_AGENT_SKILLS_EMPTY";
 /// `skills` or `disallowed_skills` names a skill that does not exist. Correct the name, or remove it.
 pub const W_UNKNOWN_SKILL: &str = "W_UNKNOWN_SKILL";
+/// A skill of the admin server is for a higher tier than this registry's. Nothing, or start the registry with its `--tier`.
+pub const W_SYNC_TIER: &str = "W_SYNC_TIER";
+/// The admin server does not give the content of a file, which is too large for it. Publish a smaller one.
+pub const W_SYNC_FILE_MISSING: &str = "W_SYNC_FILE_MISSING";
 
 #[cfg(test)]
 mod tests {

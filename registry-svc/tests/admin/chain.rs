@@ -91,6 +91,7 @@ async fn by_tls_with_a_certificate_that_is_trusted() {
     let layout = Layout { skill_roots: vec![world.path("playbooks")], ..Layout::default() };
     let (catalogs, loader) = reload::start(roots(&layout), Duration::from_secs(3600));
     let loader = tokio::spawn(loader);
+    catalogs.subscribe().wait_for(Option::is_some).await.unwrap();
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let port = listener.local_addr().unwrap().port();
     let routes = publish::routes(catalogs, Readers::Anybody).into();
