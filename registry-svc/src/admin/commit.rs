@@ -73,56 +73,59 @@ pub(super) fn steps(there: &BTreeMap<String, Folder>, targets: &[Target], remove
         mark: target.mark.clone(),
         replaces,
     };
-    let mut pending: Vec<Target> = Vec::new();
+    // What is to come to another folder than it has, and where it lies now, if not in its old one.
+    let mut pending: Vec<(&Target, Option<String>)> = Vec::new();
     for target in targets {
         let stays = old.get(target.id.as_str()).is_some_and(|folder| folder.name == target.folder);
         match &target.stage {
             Some(stage) if stays => steps.push(place(target, stage, true)),
             None if stays => {}
-            _ => pending.push(target.clone()),
+            stage => pending.push((target, stage.clone())),
         }
     }
     while !pending.is_empty() {
-        let free = pending.iter().position(|target| !at.contains_key(target.folder.as_str()));
-        let Some(index) = free else {
-            // They stand in each other's way: one steps aside.
-            let way = at.remove(pending[0].folder.as_str());
-            let aside = pending.iter_mut().find(|target| Some(target.id.as_str()) == way);
-            let Some((folder, target)) = aside.and_then(|target| Some((old.remove(target.id.as_str())?, target)))
-            else {
-                pending.remove(0);
+        let before = pending.len();
+        let mut blocked = Vec::new();
+        for (target, stage_now) in pending {
+            if at.contains_key(target.folder.as_str()) {
+                blocked.push((target, stage_now));
                 continue;
-            };
-            if target.stage.is_none() {
-                let stage = stage();
-                steps.push(Step::Lift { folder: folder.name.clone(), stage: stage.clone(), mark: folder.mark.clone() });
-                target.stage = Some(stage);
-            } else {
-                steps.push(gone(folder, stage()));
             }
+            let folder = old.remove(target.id.as_str());
+            if let Some(folder) = folder {
+                at.remove(folder.name.as_str());
+            }
+            at.insert(&target.folder, &target.id);
+            match (stage_now, folder) {
+                (Some(from), folder) => {
+                    steps.push(place(target, &from, false));
+                    steps.extend(folder.map(|folder| gone(folder, stage())));
+                }
+                (None, Some(folder)) => steps.push(Step::Move {
+                    id: target.id.clone(),
+                    from: folder.name.clone(),
+                    to: target.folder.clone(),
+                    mark: target.mark.clone(),
+                }),
+                (None, None) => {}
+            }
+        }
+        pending = blocked;
+        if pending.len() < before {
             continue;
-        };
-        let target = pending.remove(index);
-        let folder = old.remove(target.id.as_str());
-        if let Some(folder) = folder {
-            at.remove(folder.name.as_str());
         }
-        match (&target.stage, folder) {
-            (Some(from), folder) => {
-                steps.push(place(&target, from, false));
-                steps.extend(folder.map(|folder| gone(folder, stage())));
+        // They stand in each other's way: the one in the way of the first steps aside.
+        let way = at.remove(pending[0].0.folder.as_str());
+        let aside = pending.iter_mut().find(|(target, _)| Some(target.id.as_str()) == way);
+        match aside.and_then(|(target, stage_now)| Some((old.remove(target.id.as_str())?, stage_now))) {
+            Some((folder, Some(_))) => steps.push(gone(folder, stage())),
+            Some((folder, stage_now)) => {
+                let stage = stage();
+                *stage_now = Some(stage.clone());
+                steps.push(Step::Lift { folder: folder.name.clone(), stage, mark: folder.mark.clone() });
             }
-            (None, Some(folder)) => steps.push(Step::Move {
-                id: target.id.clone(),
-                from: folder.name.clone(),
-                to: target.folder.clone(),
-                mark: target.mark.clone(),
-            }),
-            (None, None) => {}
-        }
-        // Nobody else wants it.
-        if let Some(wanted) = targets.iter().find(|other| other.id == target.id) {
-            at.insert(&wanted.folder, &wanted.id);
+            // It has no other place to go to; the plan has no such thing.
+            None => drop(pending.remove(0)),
         }
     }
     steps

@@ -229,6 +229,7 @@ impl Mirror {
         }
         found.folders.insert(entry.id.clone(), Folder { name, mark: print.mark });
         found.shapes.insert(entry.id.clone(), print.shape);
+        found.here.made.insert(entry.directory().to_owned());
         found.here.entries.insert(entry.id.clone(), entry);
     }
 
@@ -263,7 +264,8 @@ pub fn recover(cloud_dir: &Path) {
 fn remembered(state: &State) -> Manifest {
     let entry = |(id, kept): (&String, &Kept)| Entry {
         id: id.clone(),
-        hash: String::new(),
+        // As no server calls it.
+        hash: "unknown".to_owned(),
         tier: None,
         updated_at: None,
         dirname: Some(kept.folder.clone()),

@@ -30,7 +30,8 @@ impl Work {
     pub(super) fn finish(mut self) -> Result<Synced, SyncError> {
         let entries = self.settle();
         let Found { here, folders, state, manifest: before, version, .. } = &self.found;
-        let held = |id: &str| !entries.contains_key(id) && !self.plan.remove.iter().any(|gone| gone == id);
+        let removed: HashSet<&str> = self.plan.remove.iter().map(String::as_str).collect();
+        let held = |id: &str| !entries.contains_key(id) && !removed.contains(id);
         let mut next = Manifest::default();
         // In the server's order, so that the same manifest makes the same file.
         let mut seen = HashSet::new();

@@ -13,6 +13,8 @@ pub(super) struct Here {
     pub(super) entries: BTreeMap<String, Entry>,
     /// Those of them whose folder is there as it was made.
     pub(super) intact: HashSet<String>,
+    /// The folders of all of them.
+    pub(super) made: HashSet<String>,
     /// Everything that lies where folders of skills do.
     pub(super) taken: HashSet<String>,
 }
@@ -111,8 +113,7 @@ fn acceptable(entry: &Entry, repeated: bool, called: &HashSet<String>, here: &He
     if !has && entry.id != directory && called.contains(&folded(directory)) {
         return Err(format!("its folder {directory:?} is called as another skill: publish another dirname"));
     }
-    let made = here.entries.values().any(|old| old.directory() == directory);
-    if here.taken.contains(directory) && !made {
+    if here.taken.contains(directory) && !here.made.contains(directory) {
         return Err(format!(
             "the folder {directory:?} is there already, and no sync made it: move it away, or publish another dirname"
         ));
@@ -193,6 +194,7 @@ mod tests {
             entries.iter().map(|entry| entry.directory().to_owned()).chain(others.iter().map(ToString::to_string));
         Here {
             taken: taken.collect(),
+            made: entries.iter().map(|entry| entry.directory().to_owned()).collect(),
             intact: entries.iter().map(|entry| entry.id.clone()).collect(),
             entries: entries.into_iter().map(|entry| (entry.id.clone(), entry)).collect(),
         }

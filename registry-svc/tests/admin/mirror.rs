@@ -229,6 +229,12 @@ async fn a_mirror_that_was_damaged_is_mended() {
         bed.sync().await;
         assert_eq!(bed.manifest()["skills"].as_array().unwrap().len(), 3, "{lost}");
     }
+    // Also where one of them cannot be had just now.
+    fs::remove_file(bed.path("manifest.json")).unwrap();
+    bed.admin.trick("a", [Trick::Status(404)]);
+    assert_eq!(bed.try_sync().await.unwrap().failed.len(), 1);
+    assert!(bed.tree().contains_key("a/SKILL.md"));
+    bed.sync().await;
     fs::write(bed.path("manifest.json"), "{").unwrap();
     bed.admin.publish(|shop| shop.skills.remove("b"));
     bed.sync().await;
