@@ -121,7 +121,11 @@ async fn start_publishing(
     stopped: oneshot::Receiver<()>,
 ) -> Result<JoinHandle<()>, RunError> {
     let listener = TcpListener::bind(listen).await.map_err(|source| RunError::Publish { listen, source })?;
-    tracing::info!(address = %listener.local_addr()?, "publishing");
+    let address = listener.local_addr()?;
+    tracing::info!(%address, "publishing");
+    if !access.is_encrypted() && !serve::is_loopback(&address) {
+        tracing::warn!(%address, "whoever sees the traffic reads what is published, and tokens: give --tls-cert and --tls-key");
+    }
     let (routes, access) = (admin::publish::routes(catalogs.clone(), readers).into(), access.clone());
     let until = async {
         // A sender that is gone means the same as one that spoke.

@@ -147,6 +147,12 @@ impl Access {
         self.tls.clone()
     }
 
+    /// Whether connections are encrypted.
+    #[must_use]
+    pub fn is_encrypted(&self) -> bool {
+        self.tls.is_some()
+    }
+
     /// Says in the log who may call, where that is worth a look.
     pub fn log(&self, address: &SocketAddr) {
         let known = self.identities.is_some();

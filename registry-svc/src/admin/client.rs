@@ -14,6 +14,8 @@ use super::protocol::SKILLS;
 use super::server::{FetchError, Limits, Server, read_small, retry_after, token};
 
 const MAX_REDIRECTS: usize = 5;
+/// A longer one is not kept.
+const MAX_ETAG: usize = 1 << 10;
 /// More of a body is read by one at a time.
 const SMALL: usize = 1 << 20;
 
@@ -136,7 +138,8 @@ impl AdminClient {
         if response.content_length().is_some_and(|length| length > most) {
             return Err(FetchError::TooLarge(most));
         }
-        let etag = response.headers().get(ETAG).and_then(|etag| etag.to_str().ok()).map(ToOwned::to_owned);
+        let etag = response.headers().get(ETAG).and_then(|etag| etag.to_str().ok());
+        let etag = etag.filter(|etag| etag.len() <= MAX_ETAG).map(ToOwned::to_owned);
         let (mut bytes, mut large) = (Vec::new(), None);
         while let Some(piece) = response.chunk().await.map_err(failure)? {
             if (bytes.len() + piece.len()) as u64 > most {

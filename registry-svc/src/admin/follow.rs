@@ -9,6 +9,9 @@ use super::pull::{Puller, SyncError, Synced};
 use super::server::FetchError;
 use crate::catalog::Catalogs;
 
+/// Most skills of one sync that are named in the log.
+const MAX_NAMED: usize = 100;
+
 /// What is known of the syncs since the registry started.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Status {
@@ -91,7 +94,7 @@ fn note(status: &mut Status, outcome: Result<Synced, SyncError>, now: SystemTime
 pub(super) fn log(outcome: &Result<Synced, SyncError>, is_new: bool) {
     match outcome {
         Ok(Synced { version, skills, fetched, removed, failed, above, .. }) if is_new => {
-            for (id, what) in failed {
+            for (id, what) in failed.iter().take(MAX_NAMED) {
                 tracing::warn!(id, "sync: a skill is not synced, and tried again next time: {what}");
             }
             let failed = failed.len();

@@ -13,6 +13,9 @@ use super::tree::{self, Print};
 use crate::source::codes;
 use crate::source::mirror::Report;
 
+/// Most skills that are named in the load report because they are not synced.
+const MAX_REPORTED: usize = 1000;
+
 /// All that is known before the mirror is changed.
 pub(super) struct Work {
     pub(super) mirror: Arc<Mirror>,
@@ -81,11 +84,17 @@ impl Work {
             ..Synced::default()
         };
         let mut report = Report::default();
+        let more = refused.len().saturating_sub(MAX_REPORTED);
         for Refused { id, code, message } in refused {
-            report.refused.push((id.clone(), code, message.clone()));
+            if report.refused.len() < MAX_REPORTED {
+                report.refused.push((id.clone(), code, message.clone()));
+            }
             if code != codes::W_SYNC_TIER {
                 synced.failed.push((id, message));
             }
+        }
+        if more > 0 {
+            report.refused.push((String::new(), codes::E_SYNC_SKILL, format!("{more} more skills are not synced")));
         }
         let missing = kept.skills.values().filter(|kept| !kept.missing.is_empty());
         report.missing = missing.map(|kept| (kept.folder.clone(), kept.missing.clone())).collect();

@@ -4,7 +4,11 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use super::place::{self, folded};
 use super::protocol::{Entry, MANIFEST, Manifest};
-use crate::source::{Tier, codes};
+use crate::source::{Tier, codes, shortened};
+use skillyard::name::MAX_CHARS;
+
+/// Most characters of a message.
+const MAX_MESSAGE: usize = 1000;
 
 /// What is here.
 #[derive(Clone, Debug, Default)]
@@ -42,7 +46,12 @@ pub(super) struct Refused {
 
 impl Refused {
     pub(super) fn failed(id: &str, message: impl Into<String>) -> Self {
-        Self { id: id.to_owned(), code: codes::E_SYNC_SKILL, message: message.into() }
+        Self::with(codes::E_SYNC_SKILL, id, message.into())
+    }
+
+    /// Both may be as long as a server likes.
+    fn with(code: &'static str, id: &str, message: String) -> Self {
+        Self { id: shortened(id.to_owned(), MAX_CHARS), code, message: shortened(message, MAX_MESSAGE) }
     }
 }
 
@@ -60,7 +69,7 @@ pub(super) fn plan(remote: &Manifest, here: &Here, tier: Tier) -> Plan {
         if let Some(code) = not_for(entry.tier.as_deref(), tier) {
             let of = entry.tier.as_deref().unwrap_or_default();
             let message = format!("the skill {:?} is for tier {of:?}, and this registry has --tier {tier}", entry.id);
-            plan.refused.push(Refused { id: entry.id.clone(), code, message });
+            plan.refused.push(Refused::with(code, &entry.id, message));
             above.insert(entry.id.as_str());
         } else if let Err(message) = acceptable(entry, repeated.contains(entry.id.as_str()), &called, here) {
             plan.refused.push(Refused::failed(&entry.id, message));

@@ -2,15 +2,24 @@
 
 use std::borrow::Cow;
 use std::collections::BTreeSet;
+use std::fmt;
+use std::marker::PhantomData;
 
-use serde::{Deserialize, Serialize};
+use serde::de::{Error as _, SeqAccess, Visitor};
+use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
+use skillyard::package::MAX_FILES;
 
 /// Where the manifest is, below the server's URL.
 pub(super) const SKILLS: [&str; 4] = ["api", "public", "skills", ""];
 /// The manifest's place among the skills: no skill can be called so.
 pub(super) const MANIFEST: &str = "manifest";
+
+/// Most skills of a manifest.
+const MAX_SKILLS: usize = 250_000;
+/// Most entries that are named of those that cannot be read.
+const MAX_UNREADABLE: usize = 20;
 
 /// What a server publishes.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -62,14 +71,15 @@ impl Manifest {
         #[derive(Deserialize)]
         struct Raw<'a> {
             #[serde(borrow)]
-            skills: Option<Vec<&'a RawValue>>,
+            skills: Option<Bounded<&'a RawValue, MAX_SKILLS>>,
             version: Option<Value>,
         }
         let raw: Raw<'_> = serde_json::from_slice(bytes)?;
         let mut manifest = Self { version: raw.version.and_then(text).unwrap_or_default(), ..Self::default() };
-        for (index, skill) in raw.skills.ok_or(Malformed::NoList)?.into_iter().enumerate() {
+        for (index, skill) in raw.skills.ok_or(Malformed::NoList)?.0.into_iter().enumerate() {
             match entry(skill) {
                 Ok(entry) => manifest.entries.push(entry),
+                Err(_) if manifest.unreadable.len() >= MAX_UNREADABLE => {}
                 Err(what) => manifest.unreadable.push(format!("entry {index} of the manifest {what}")),
             }
         }
@@ -137,7 +147,7 @@ pub(super) struct Body<'a> {
     #[serde(default)]
     pub(super) digest: Option<String>,
     #[serde(default, borrow)]
-    pub(super) files: Option<Vec<File<'a>>>,
+    pub(super) files: Option<Bounded<File<'a>, MAX_FILES>>,
 }
 
 /// One of its files.
@@ -159,6 +169,35 @@ pub(super) struct File<'a> {
     pub(super) size: Option<u64>,
     #[serde(default)]
     pub(super) executable: Option<bool>,
+}
+
+/// A list that ends with an error where it is longer: a short text can make a very long one.
+#[derive(Debug)]
+pub(super) struct Bounded<T, const MOST: usize>(pub(super) Vec<T>);
+
+impl<'de, T: Deserialize<'de>, const MOST: usize> Deserialize<'de> for Bounded<T, MOST> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Items<T, const MOST: usize>(PhantomData<T>);
+        impl<'de, T: Deserialize<'de>, const MOST: usize> Visitor<'de> for Items<T, MOST> {
+            type Value = Bounded<T, MOST>;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write!(f, "a list of at most {MOST}")
+            }
+
+            fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Self::Value, A::Error> {
+                let mut items = Vec::new();
+                while let Some(item) = list.next_element()? {
+                    if items.len() >= MOST {
+                        return Err(A::Error::invalid_length(MOST + 1, &self));
+                    }
+                    items.push(item);
+                }
+                Ok(Bounded(items))
+            }
+        }
+        deserializer.deserialize_seq(Items(PhantomData))
+    }
 }
 
 /// A text that is borrowed where it can be, also behind an `Option`.
@@ -193,10 +232,23 @@ mod tests {
     }
 
     #[test]
+    fn lists_are_bounded() {
+        let files = vec![r#"{"path":"p"}"#; MAX_FILES + 1].join(",");
+        let body = |files: &str| format!(r#"{{"id":"a","raw_md":"x","files":[{files}]}}"#);
+        let error = serde_json::from_str::<Body<'_>>(&body(&files)).unwrap_err().to_string();
+        assert!(error.contains("at most 4096"), "{error}");
+        assert!(serde_json::from_str::<Body<'_>>(&body(&files[13..])).is_ok());
+        let many = format!(r#"{{"skills":[{}0]}}"#, "0,".repeat(MAX_SKILLS));
+        assert!(Manifest::read(many.as_bytes()).is_err());
+        let unreadable = Manifest::read(format!(r#"{{"skills":[{}0]}}"#, "0,".repeat(99)).as_bytes()).unwrap();
+        assert_eq!(unreadable.unreadable.len(), MAX_UNREADABLE);
+    }
+
+    #[test]
     fn texts_are_borrowed() {
         let text = r#"{"id":"a","raw_md":"x","files":[{"path":"p","content":"c"},{"path":"q","content":"\n"}]}"#;
         let body: Body<'_> = serde_json::from_str(text).unwrap();
-        let files = body.files.unwrap();
+        let files = body.files.unwrap().0;
         assert!(matches!(&files[0].content, Some(Text(Cow::Borrowed("c")))));
         assert!(matches!(&files[1].content, Some(Text(Cow::Owned(_)))));
     }

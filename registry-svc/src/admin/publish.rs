@@ -6,11 +6,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use axum::Router;
 use axum::body::{Body, Bytes};
-use axum::extract::{Path, Query, State};
+use axum::extract::{Path, Query, Request, State};
 use axum::http::header::{
     ALLOW, AUTHORIZATION, CACHE_CONTROL, CONTENT_TYPE, ETAG, IF_NONE_MATCH, RETRY_AFTER, VARY, WWW_AUTHENTICATE,
 };
 use axum::http::{HeaderMap, HeaderValue, Method, StatusCode};
+use axum::middleware::{Next, from_fn};
 use axum::response::{IntoResponse as _, Response};
 use axum::routing::get;
 use serde::Deserialize;
@@ -121,7 +122,16 @@ pub fn routes(catalogs: Catalogs, readers: Readers) -> Router {
             response
         })
         .fallback(async || Response::from(Answer::NotFound))
+        .layer(from_fn(logged))
         .with_state(publisher)
+}
+
+/// A line for every request, for debugging.
+async fn logged(request: Request, next: Next) -> Response {
+    let (method, path) = (request.method().clone(), request.uri().path().to_owned());
+    let response = next.run(request).await;
+    tracing::debug!(%method, path, status = response.status().as_u16(), "published");
+    response
 }
 
 async fn manifest(State(publisher): State<Publisher>, headers: HeaderMap) -> Response {

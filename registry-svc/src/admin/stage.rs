@@ -82,10 +82,10 @@ pub(super) fn stage(id: &str, hash: &str, answer: &[u8], directory: &Path) -> Re
     let skill_md = place::file(SKILL_MD)?;
     writer.write(skill_md, body.raw_md.as_bytes(), body.executable == Some(true))?;
     let (mut missing, mut seen) = (Vec::new(), BTreeSet::new());
-    for file in body.files.iter().flatten() {
+    for file in body.files.iter().flat_map(|files| &files.0) {
         let path = place::file(&file.path)?;
-        if !seen.insert(path.clone()) || seen.len() > MAX_FILES {
-            return Err(if seen.len() > MAX_FILES { StageError::TooLarge } else { twice(&path) });
+        if !seen.insert(path.clone()) {
+            return Err(twice(&path));
         }
         let content = content(file)?;
         match content {

@@ -31,6 +31,7 @@ mod yaml;
 
 pub(crate) use cloud::MAX_MANIFEST_BYTES;
 pub use discover::{scan_agents, scan_skills};
+pub(crate) use findings::shortened;
 pub use package::open;
 pub use root::{Layout, Tier, TierError, roots, split_dirs, split_roots};
 

@@ -102,8 +102,8 @@ impl Skill {
     }
 
     fn hash(&self) -> String {
-        let content = format!("{}{}", self.raw_md, json!(self.files));
-        self.hash.clone().unwrap_or_else(|| Digest::of(content.as_bytes()).to_string())
+        let of_content = || Digest::of(format!("{}{}", self.raw_md, json!(self.files)).as_bytes()).to_string();
+        self.hash.clone().unwrap_or_else(of_content)
     }
 }
 
@@ -273,8 +273,8 @@ pub(crate) struct Bed {
 /// Times that tests can wait for.
 pub(crate) const LIMITS: Limits = Limits {
     connect: Duration::from_secs(10),
-    idle: Duration::from_secs(10),
-    total: Duration::from_secs(60),
+    idle: Duration::from_secs(30),
+    total: Duration::from_secs(120),
     retries: 2,
     pause: Duration::from_millis(1),
     longest_pause: Duration::from_secs(2),

@@ -121,9 +121,12 @@ async fn a_server_that_fails_everywhere_is_left_alone() {
 async fn a_large_skill_comes_and_a_larger_one_does_not() {
     let bed = Bed::new().await;
     let (mib, byte) = (1 << 20, "x");
-    bed.admin.put("large", Skill::new("large", "1").file("a", &byte.repeat(40 * mib)));
-    bed.admin
-        .put("larger", Skill::new("larger", "1").file("a", &byte.repeat(40 * mib)).file("b", &byte.repeat(25 * mib)));
+    let large = |id: &str| {
+        let skill = Skill::new(id, "1").file("a", &byte.repeat(40 * mib));
+        Skill { hash: Some("h".to_owned()), ..skill }
+    };
+    bed.admin.put("large", large("large"));
+    bed.admin.put("larger", large("larger").file("b", &byte.repeat(25 * mib)));
     bed.admin.put("small", Skill::new("small", "1"));
     let synced = bed.try_sync().await.unwrap();
     assert_eq!(synced.failed.len(), 1);
