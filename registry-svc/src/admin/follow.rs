@@ -59,8 +59,14 @@ async fn run(puller: Puller, interval: Duration, catalogs: Catalogs, publish: wa
             _ => Duration::ZERO,
         };
         publish.send_modify(|status| note(status, outcome, SystemTime::now()));
-        tokio::time::sleep(interval.max(asked)).await;
+        tokio::time::sleep(spread(interval).max(asked)).await;
     }
+}
+
+/// A tenth more or less: registries that were started together do not ask together for ever.
+fn spread(interval: Duration) -> Duration {
+    let random = uuid::Uuid::new_v4().as_fields().0;
+    interval.mul_f64(0.9 + 0.2 * f64::from(random) / f64::from(u32::MAX))
 }
 
 /// A server may ask to be left alone for longer than the interval.
@@ -111,5 +117,30 @@ pub(super) fn log(outcome: &Result<Synced, SyncError>, is_new: bool) {
         Ok(Synced { version, .. }) => tracing::debug!(version, "sync: nothing is new"),
         Err(error) if is_new => tracing::warn!("sync: {error}"),
         Err(error) => tracing::debug!("sync: {error}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn intervals_are_spread() {
+        let all: Vec<_> = (0..100).map(|_| spread(Duration::from_secs(100))).collect();
+        assert!(all.iter().all(|one| (90..=110).contains(&one.as_secs())));
+        assert!(all.iter().any(|one| *one != all[0]));
+    }
+
+    #[test]
+    fn what_was_said_before_is_not_said_again() {
+        let mut status = Status::default();
+        let failed = || Err(SyncError::Empty(1));
+        assert!(is_new(&status, &failed()));
+        note(&mut status, failed(), SystemTime::UNIX_EPOCH);
+        assert!(!is_new(&status, &failed()) && is_new(&status, &Err(SyncError::Empty(2))));
+        assert!(!is_new(&status, &Ok(Synced::default())), "nothing has changed and nothing is reported");
+        assert!(is_new(&status, &Ok(Synced { reported: true, ..Synced::default() })));
+        note(&mut status, Ok(Synced { skills: 3, ..Synced::default() }), SystemTime::now());
+        assert_eq!((status.skills, status.error.as_str()), (3, ""));
     }
 }
