@@ -40,6 +40,10 @@ const KEEP: std::ops::RangeInclusive<Duration> =
 /// Between two rescans: a rescan of many skills takes a part of a second.
 const RESCAN: std::ops::RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::from_secs(24 * 60 * 60);
 
+mod admin;
+
+pub use admin::{Publish, Pull, SyncArgs};
+
 /// A configuration that can be served.
 #[derive(Clone, Debug)]
 pub struct Config {
@@ -65,6 +69,10 @@ pub struct Config {
     pub admin_listen: Option<SocketAddr>,
     /// How long records of runs are kept, and how many.
     pub history: Retention,
+    /// From where playbooks come, if from anywhere.
+    pub pull: Option<Pull>,
+    /// Where the own ones are published, if anywhere.
+    pub publish: Option<Publish>,
 }
 
 /// Finds the skills of LLM agents, decides who may see and run which, and tells everyone else.
@@ -146,6 +154,8 @@ pub struct Raw {
     /// How many records of runs are kept; the oldest go first [default: 1000000]
     #[arg(long, env = "SKILLYARD_HISTORY_MAX_RECORDS", value_name = "N")]
     history_max_records: Option<OsString>,
+    #[command(flatten)]
+    admin: admin::ServeArgs,
     /// What is logged: error, warn, info, debug, trace, or target=level between commas [default: info]
     #[arg(long, env = "SKILLYARD_LOG", value_name = "FILTER")]
     log: Option<OsString>,
@@ -175,6 +185,8 @@ pub enum Command {
     Approvals(Box<ApprovalsArgs>),
     /// Lists and shows what ran
     Runs(Box<RunsArgs>),
+    /// Mirrors the playbooks of an admin server once
+    Sync(SyncArgs),
 }
 
 /// One thing that is wrong with a configuration.
@@ -235,7 +247,7 @@ impl Config {
         let external_dirs = checker.directories(EXTERNAL_DIRS.of(&raw.external_dirs), source::split_dirs);
         let skill_roots = checker.directories(SKILL_ROOTS.of(&raw.skill_roots), source::split_roots);
         let workspace = checker.directory(WORKSPACE.of(&raw.workspace));
-        let tier = checker.tier(raw);
+        let tier = checker.tier(TIER.or(&raw.tier, DEFAULT_TIER));
         let agents_dir = checker.directory(AGENTS_DIR.of(&raw.agents_dir));
         let default_agent = checker.default_agent(raw);
         let rescan_interval = checker.rescan_interval(raw);
@@ -245,6 +257,9 @@ impl Config {
         let dangerous = checker.signers(SIGNERS_DANGEROUS.of(&raw.signers_dangerous));
         let admin_listen = ADMIN_LISTEN.of(&raw.admin_listen).and_then(|given| checker.address(given));
         let history = checker.history(raw);
+        let cloud_dir = cloud_dir_of(&raw.cloud_dir, &raw.home);
+        let pull = checker.pull(&raw.admin, cloud_dir.clone(), tier);
+        let publish = checker.publish(&raw.admin, raw.insecure);
         checker.log_filter(raw);
         checker.log_format(raw);
         let kept = approvals_keep.zip(history);
@@ -252,7 +267,6 @@ impl Config {
             (Some(listen), Some(tier), Some(rescan_interval), Some(access), Some(database), Some(kept))
                 if checker.faults.is_empty() =>
             {
-                let cloud_dir = cloud_dir(raw);
                 let layout = Layout { external_dirs, skill_roots, cloud_dir, workspace, tier, agents_dir };
                 let signers = Signers { mutating, dangerous };
                 let host = raw.host();
@@ -269,6 +283,8 @@ impl Config {
                     signers,
                     admin_listen,
                     history,
+                    pull,
+                    publish,
                 })
             }
             _ => Err(checker.faults),
@@ -277,9 +293,9 @@ impl Config {
 }
 
 /// Other programs use it too: where it is wrong it is a root that is skipped, not a fault.
-fn cloud_dir(raw: &Raw) -> Option<PathBuf> {
-    let given = raw.cloud_dir.as_ref().filter(|value| !value.is_empty()).map(PathBuf::from);
-    let home = raw.home.as_ref().filter(|value| !value.is_empty()).map(PathBuf::from);
+fn cloud_dir_of(cloud_dir: &Option<OsString>, home: &Option<OsString>) -> Option<PathBuf> {
+    let given = cloud_dir.as_ref().filter(|value| !value.is_empty()).map(PathBuf::from);
+    let home = home.as_ref().filter(|value| !value.is_empty()).map(PathBuf::from);
     given.or_else(|| Some(home?.join(".omicos/cloud-skills")))
 }
 
@@ -389,8 +405,7 @@ impl Checker {
         None
     }
 
-    fn tier(&mut self, raw: &Raw) -> Option<Tier> {
-        let given = TIER.or(&raw.tier, DEFAULT_TIER);
+    fn tier(&mut self, given: Given<'_>) -> Option<Tier> {
         match self.text(given)?.parse() {
             Ok(tier) => Some(tier),
             Err(_) => self.fault(given, "write community, free, plus, pro, lab, ent or enterprise"),
@@ -421,9 +436,12 @@ impl Checker {
     }
 
     fn rescan_interval(&mut self, raw: &Raw) -> Option<Duration> {
-        let given = RESCAN_INTERVAL.or(&raw.rescan_interval, DEFAULT_RESCAN);
+        self.time(RESCAN_INTERVAL.or(&raw.rescan_interval, DEFAULT_RESCAN), &RESCAN)
+    }
+
+    fn time(&mut self, given: Given<'_>, allowed: &std::ops::RangeInclusive<Duration>) -> Option<Duration> {
         match humantime::parse_duration(self.text(given)?) {
-            Ok(interval) if RESCAN.contains(&interval) => Some(interval),
+            Ok(interval) if allowed.contains(&interval) => Some(interval),
             Ok(_) => self.fault(given, "write a time from 1s to 24h"),
             Err(error) => self.fault(given, format!("{error}; write a time from 1s to 24h, as in 30s or 5m")),
         }

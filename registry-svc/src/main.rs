@@ -2,8 +2,8 @@
 
 use std::process::ExitCode;
 
-use registry_svc::config::{Command, Config, Raw};
-use registry_svc::{check, client};
+use registry_svc::command;
+use registry_svc::config::{Config, Raw};
 use skillyard::service::shell;
 
 fn main() -> ExitCode {
@@ -12,17 +12,7 @@ fn main() -> ExitCode {
         Err(code) => return code,
     };
     if let Some(command) = raw.command.clone() {
-        let Ok(runtime) = tokio::runtime::Builder::new_current_thread().enable_all().build() else {
-            return ExitCode::FAILURE;
-        };
-        return match command {
-            Command::Token(command) => {
-                command.run().map_or_else(|error| shell::failure(&error), |()| ExitCode::SUCCESS)
-            }
-            Command::Approvals(args) => runtime.block_on(client::run(*args)).into(),
-            Command::Check(args) => check::run(&args, raw.host()).into(),
-            Command::Runs(args) => runtime.block_on(client::runs::run(*args)).into(),
-        };
+        return command::run(command, &raw);
     }
     let config = match Config::check(&raw) {
         Ok(config) => config,

@@ -15,13 +15,18 @@ const REGISTRY: &[Rule] = &[
     // `registry-svc check` is the way from the disk to the load report, without a server.
     Rule { module: "check", never: &["grpc", "store", "client", "config", "tonic", "prost", "pb", "wire"] },
     // Disk to values: no catalog, no wire.
-    Rule { module: "source", never: &["catalog", "model", "grpc", "config", "tonic", "prost", "pb", "wire"] },
+    Rule { module: "source", never: &["admin", "catalog", "model", "grpc", "config", "tonic", "prost", "pb", "wire"] },
     // Values to a snapshot: no wire.
-    Rule { module: "catalog", never: &["model", "grpc", "config", "tonic", "prost", "pb", "wire"] },
+    Rule { module: "catalog", never: &["admin", "model", "grpc", "config", "tonic", "prost", "pb", "wire"] },
     // A snapshot to what a model reads: no wire.
-    Rule { module: "model", never: &["grpc", "store", "config", "tonic", "prost", "pb", "wire"] },
+    Rule { module: "model", never: &["admin", "grpc", "store", "config", "tonic", "prost", "pb", "wire"] },
+    // HTTP, both ways: roots and snapshots, no wire of gRPC.
+    Rule { module: "admin", never: &["grpc", "store", "client", "config", "tonic", "prost", "pb", "wire"] },
     // The database: values alone.
-    Rule { module: "store", never: &["source", "catalog", "model", "grpc", "config", "tonic", "prost", "pb", "wire"] },
+    Rule {
+        module: "store",
+        never: &["admin", "source", "catalog", "model", "grpc", "config", "tonic", "prost", "pb", "wire"],
+    },
     // `registry-svc approvals` asks any registry, and shares nothing with this one.
     Rule { module: "client", never: &["source", "catalog", "model", "grpc", "store", "config"] },
     Rule { module: "config", never: &["catalog", "model", "grpc", "tonic", "prost", "pb", "wire"] },

@@ -19,7 +19,7 @@ use super::error::Refusal;
 use super::rotated::{Content, FileError, Rotated};
 use super::serve::is_loopback;
 use super::tls::{Peer, Tls, TlsFiles};
-use super::token::{Token, Tokens};
+use super::token::{Tokens, bearer};
 
 /// What anybody may call: probes and tools know no token. They tell nothing that is not in the public API.
 const OPEN: [&str; 3] =
@@ -147,6 +147,12 @@ impl Access {
         self.tls.clone()
     }
 
+    /// Whether connections are encrypted.
+    #[must_use]
+    pub fn is_encrypted(&self) -> bool {
+        self.tls.is_some()
+    }
+
     /// Says in the log who may call, where that is worth a look.
     pub fn log(&self, address: &SocketAddr) {
         let known = self.identities.is_some();
@@ -198,12 +204,6 @@ impl Identities {
             None => Err(unknown("this service serves known callers, and the call showed no identity")),
         }
     }
-}
-
-/// The scheme's name is compared without regard to case, as HTTP has it.
-fn bearer(value: &http::HeaderValue) -> Option<Token> {
-    let (scheme, token) = value.to_str().ok()?.split_once(' ')?;
-    if scheme.eq_ignore_ascii_case("bearer") { Token::parse(token).ok() } else { None }
 }
 
 fn one<T>(load: fn(&Content) -> Result<T, FileError>) -> impl Fn(&[Content]) -> Result<T, FileError> {

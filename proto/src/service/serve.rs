@@ -79,20 +79,53 @@ pub async fn serve(
         access.log(&address);
     }
     let connections = Connections::new(Incoming::new(listener), access.tls());
-    let server = Server::builder()
+    let server = server()
         .layer(AccessLog)
         .layer(ExplainLayer)
         .layer(IdentifyLayer::new(access))
-        .http2_keepalive_interval(Some(KEEPALIVE))
-        .http2_keepalive_timeout(Some(KEEPALIVE_TIMEOUT))
-        .max_concurrent_streams(MAX_STREAMS)
-        .http2_max_pending_accept_reset_streams(Some(MAX_RESETS))
-        .http2_max_local_error_reset_streams(Some(MAX_RESETS))
         .add_routes(routes)
         .serve_with_incoming_shutdown(connections, async move {
             // A sender that is gone means the same as one that spoke.
             let _ = stopped.await;
         });
+    bounded(server, stop, shutdown, grace).await
+}
+
+/// Serves plain HTTP, 1.1 and 2, on a listener of its own: encrypted where gRPC is, and without its callers.
+///
+/// # Errors
+/// A transport that cannot serve.
+pub async fn serve_http(
+    listener: TcpListener,
+    routes: Routes,
+    access: &Access,
+    shutdown: impl Future<Output = ()>,
+    grace: Duration,
+) -> Result<(), tonic::transport::Error> {
+    let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
+    let connections = Connections::new(Incoming::new(listener), access.tls());
+    let server = server().accept_http1(true).add_routes(routes).serve_with_incoming_shutdown(connections, async move {
+        let _ = stopped.await;
+    });
+    bounded(server, stop, shutdown, grace).await
+}
+
+fn server() -> Server {
+    Server::builder()
+        .http2_keepalive_interval(Some(KEEPALIVE))
+        .http2_keepalive_timeout(Some(KEEPALIVE_TIMEOUT))
+        .max_concurrent_streams(MAX_STREAMS)
+        .http2_max_pending_accept_reset_streams(Some(MAX_RESETS))
+        .http2_max_local_error_reset_streams(Some(MAX_RESETS))
+}
+
+/// Until `shutdown`, and then for at most `grace` more.
+async fn bounded(
+    server: impl Future<Output = Result<(), tonic::transport::Error>>,
+    stop: tokio::sync::oneshot::Sender<()>,
+    shutdown: impl Future<Output = ()>,
+    grace: Duration,
+) -> Result<(), tonic::transport::Error> {
     tokio::pin!(server, shutdown);
     tokio::select! {
         result = &mut server => return result,

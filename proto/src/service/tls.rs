@@ -82,7 +82,7 @@ fn server_config(contents: &[Content]) -> Result<Arc<ServerConfig>, FileError> {
         let what = format!("it is not the key of the first certificate in {} ({error})", cert.path.display());
         FileError::content(&key.path, what)
     })?;
-    config.alpn_protocols = vec![b"h2".to_vec()];
+    config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
     Ok(Arc::new(config))
 }
 

@@ -3,10 +3,12 @@
 
 use std::collections::HashMap;
 use std::fmt;
+use std::path::Path;
 
+use http::HeaderValue;
 use rustix::rand::{GetRandomFlags, getrandom};
 
-use super::rotated::{Content, FileError};
+use super::rotated::{Content, FileError, Rotated};
 use crate::Digest;
 
 /// Every token begins so: scanners for leaked secrets find them by it.
@@ -100,6 +102,38 @@ pub fn check_identity(text: &str) -> Result<(), IdentityError> {
         return Ok(());
     }
     Err(IdentityError(text.chars().take(MAX_IDENTITY).collect()))
+}
+
+/// A tokens file whose identities mean something of their own, followed when it changes.
+#[derive(Debug)]
+pub struct TokensFile(Rotated<Tokens>);
+
+impl TokensFile {
+    /// Reads it.
+    ///
+    /// # Errors
+    /// It cannot be used, or has an identity that `check` refuses.
+    pub fn open(path: &Path, check: fn(&str) -> Result<(), String>) -> Result<Self, FileError> {
+        let load = move |contents: &[Content]| {
+            let tokens = Tokens::of_file(&contents[0])?;
+            let refused = tokens.identities.values().find_map(|identity| check(identity).err());
+            refused.map_or(Ok(tokens), |what| Err(FileError::content(&contents[0].path, what)))
+        };
+        Rotated::open("tokens file", vec![path.to_owned()], load).map(Self)
+    }
+
+    /// Whose token an authorization shows.
+    #[must_use]
+    pub fn identity(&self, authorization: &HeaderValue) -> Option<String> {
+        let token = bearer(authorization)?;
+        self.0.current().identity(&token).map(ToOwned::to_owned)
+    }
+}
+
+/// The scheme's name is compared without regard to case, as HTTP has it.
+pub(crate) fn bearer(value: &HeaderValue) -> Option<Token> {
+    let (scheme, token) = value.to_str().ok()?.split_once(' ')?;
+    if scheme.eq_ignore_ascii_case("bearer") { Token::parse(token).ok() } else { None }
 }
 
 /// Whose tokens are known, by their hashes.

@@ -9,7 +9,7 @@ use skillyard::{Agent, Digest, PermissionMode, Skill, Source};
 
 use super::load::{self, Scanned};
 use super::snapshot::Catalog;
-use crate::source::{Candidate, FoundSkill, Package, Root, RootKind, RootState, Scan};
+use crate::source::{Candidate, FoundSkill, Package, Root, RootKind, RootState, Scan, Tier};
 
 pub(crate) fn root(path: &str, kind: RootKind) -> Root {
     Root { path: path.into(), kind, state: RootState::Registered }
@@ -41,7 +41,8 @@ pub(crate) fn skill(root: &str, directory: &str, name: &str, source: Source, con
         extra: serde_json::Map::new(),
         modified_at: SystemTime::UNIX_EPOCH,
     };
-    let found = FoundSkill { skill, package: Package { directory: directory_path, files: Vec::new() } };
+    let found =
+        FoundSkill { skill, package: Package { directory: directory_path, files: Vec::new() }, tier: Some(Tier::Free) };
     Candidate { path, name: name.into(), value: Some(Arc::new(found)), diagnostics: Vec::new(), failed: None }
 }
 

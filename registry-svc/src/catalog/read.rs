@@ -159,7 +159,7 @@ mod tests {
             extra: serde_json::Map::new(),
             modified_at: SystemTime::UNIX_EPOCH,
         };
-        Arc::new(FoundSkill { skill, package: Package { directory: directory.into(), files } })
+        Arc::new(FoundSkill { skill, package: Package { directory: directory.into(), files }, tier: None })
     }
 
     fn read(found: &Arc<FoundSkill>) -> Result<Vec<(String, Vec<u8>)>, Changed> {

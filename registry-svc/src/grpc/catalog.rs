@@ -10,11 +10,13 @@ use skillyard::service::caller::{Caller, Role};
 use skillyard::service::error::{Reason, Refusal};
 use skillyard::skill::Kind;
 use skillyard::{Class, wire};
+use tokio::sync::watch;
 use tonic::{Request, Response, Status};
 
 use super::model::Reading;
 use super::page::Page;
 use super::{READERS, unavailable, unknown_agent};
+use crate::admin::follow;
 use crate::catalog::Catalogs;
 use crate::catalog::report::{Key, Reported, RootReport};
 use crate::source::{Diagnostic, FoundSkill, RootKind, RootState, Severity};
@@ -25,12 +27,17 @@ pub(super) struct Service {
     catalogs: Catalogs,
     default_agent: Option<String>,
     reading: Reading,
+    sync: Option<watch::Receiver<follow::Status>>,
 }
 
 impl Service {
-    pub(super) fn new(catalogs: Catalogs, default_agent: Option<String>) -> Self {
+    pub(super) fn new(
+        catalogs: Catalogs,
+        default_agent: Option<String>,
+        sync: Option<watch::Receiver<follow::Status>>,
+    ) -> Self {
         let reading = Reading::new(catalogs.clone(), default_agent.clone());
-        Self { catalogs, default_agent, reading }
+        Self { catalogs, default_agent, reading, sync }
     }
 }
 
@@ -134,6 +141,7 @@ impl pb::catalog_service_server::CatalogService for Service {
             roots: report.roots.iter().filter(|_| first).map(root_to_wire).collect(),
             candidates,
             next_page_token,
+            sync: self.sync.as_ref().filter(|_| first).map(|sync| sync_to_wire(&sync.borrow())),
         }))
     }
 
@@ -184,6 +192,18 @@ impl Filter {
         (self.kind == SkillKind::Unspecified || self.kind == kind)
             && (self.class.is_none() || self.class == class)
             && self.category.as_ref().is_none_or(|category| *category == found.skill.card.category)
+    }
+}
+
+fn sync_to_wire(status: &follow::Status) -> pb::AdminSync {
+    pb::AdminSync {
+        url: status.url.clone(),
+        version: status.version.clone(),
+        attempted_at: status.attempted_at.map(Into::into),
+        succeeded_at: status.succeeded_at.map(Into::into),
+        skills: u32::try_from(status.skills).unwrap_or(u32::MAX),
+        failed: u32::try_from(status.failed).unwrap_or(u32::MAX),
+        error: status.error.clone(),
     }
 }
 

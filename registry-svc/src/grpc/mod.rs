@@ -15,9 +15,11 @@ use skillyard::pb::registry::v1::package_service_server::PackageServiceServer;
 use skillyard::service::caller::Role;
 use skillyard::service::error::{Reason, Refusal};
 use skillyard::service::page;
+use tokio::sync::watch;
 use tonic::server::NamedService;
 use tonic::service::RoutesBuilder;
 
+use crate::admin::follow::Status;
 use crate::catalog::Catalogs;
 use crate::catalog::reload::Unavailable;
 use crate::catalog::snapshot::UnknownAgent;
@@ -45,12 +47,13 @@ pub fn add(
     default_agent: Option<String>,
     store: &Store,
     signers: Signers,
+    sync: Option<watch::Receiver<Status>>,
 ) {
     let approvals = approval::Service::new(catalogs.clone(), default_agent.clone(), store.clone(), signers);
     routes
         .add_service(ApprovalServiceServer::new(approvals).max_decoding_message_size(MAX_APPROVAL_BYTES))
         .add_service(HistoryServiceServer::new(history::Service::new(store.clone())))
-        .add_service(CatalogServiceServer::new(catalog::Service::new(catalogs.clone(), default_agent)))
+        .add_service(CatalogServiceServer::new(catalog::Service::new(catalogs.clone(), default_agent, sync)))
         .add_service(AgentServiceServer::new(agent::Service::new(catalogs.clone())))
         .add_service(PackageServiceServer::new(package::Service::new(catalogs.clone())));
 }

@@ -1,19 +1,35 @@
-//! `manifest.json` of the cloud directory, in the admin server's shape: which id each directory was published under.
+//! The mirror of an admin server, as far as its skills' names go beyond their directories: `manifest.json`, in the
+//! server's shape, and what the last sync says of what is not there.
 
 use std::collections::HashMap;
 use std::path::Path;
+use std::sync::Arc;
 
 use super::findings::Findings;
+use super::mirror::{self, Report};
 use super::node::{Data, Member};
-use super::text::{MAX_TEXT_BYTES, Text, read_bounded};
-use super::{codes, json};
+use super::text::{Text, read_bounded};
+use super::{Candidate, Diagnostic, FoundSkill, Severity, Tier, codes, json, skill};
 
-/// Ids by directory; a directory that is not listed is its own name.
-pub(crate) fn ids(path: &Path, findings: &mut Findings) -> HashMap<String, String> {
+/// Most bytes of a manifest: that of 100,000 skills has about 25 MB.
+pub(crate) const MAX_MANIFEST_BYTES: u64 = 32 << 20;
+
+/// What `manifest.json` says of directories; one that is not listed is its own name.
+#[derive(Debug, Default)]
+pub(crate) struct Listed {
+    /// The id that each directory was published under.
+    pub(crate) ids: HashMap<String, String>,
+    /// Whom for, where that is said.
+    tiers: HashMap<String, String>,
+}
+
+/// Reads `manifest.json`.
+pub(crate) fn listed(path: &Path, findings: &mut Findings) -> Listed {
+    let mut listed = Listed::default();
     if matches!(std::fs::symlink_metadata(path), Err(error) if error.kind() == std::io::ErrorKind::NotFound) {
-        return HashMap::new();
+        return listed;
     }
-    let read = read_bounded(path, MAX_TEXT_BYTES).and_then(|bytes| Text::of_file(&bytes)).and_then(|text| {
+    let read = read_bounded(path, MAX_MANIFEST_BYTES).and_then(|bytes| Text::of_file(&bytes)).and_then(|text| {
         let root = json::parse(&text)?;
         Ok((text, root))
     });
@@ -22,20 +38,19 @@ pub(crate) fn ids(path: &Path, findings: &mut Findings) -> HashMap<String, Strin
         Err(mut fault) => {
             fault.code = codes::E_CLOUD_MANIFEST;
             findings.fault(fault);
-            return HashMap::new();
+            return listed;
         }
     };
     let at = text.position(root.span.start);
     let Data::Map(mut members) = root.data else {
         findings.parse(codes::E_CLOUD_MANIFEST, at, "it is not an object with \"skills\": sync again");
-        return HashMap::new();
+        return listed;
     };
     let skills = members.iter().position(|member| member.key == "skills").map(|index| members.remove(index).value);
     let Some(Data::List(skills)) = skills.map(|skills| skills.data) else {
         findings.parse(codes::E_CLOUD_MANIFEST, at, "it has no list of \"skills\": sync again");
-        return HashMap::new();
+        return listed;
     };
-    let mut ids = HashMap::new();
     for skill in skills {
         if findings.is_full() {
             break;
@@ -50,14 +65,18 @@ pub(crate) fn ids(path: &Path, findings: &mut Findings) -> HashMap<String, Strin
             continue;
         };
         let directory = value(&members, "dirname").unwrap_or(id);
-        if let Some(first) = ids.insert(directory.to_owned(), id.to_owned()) {
+        if let Some(first) = listed.ids.get(directory) {
             let message =
                 format!("the directory {directory:?} is listed twice, for {first:?} and for {id:?}: sync again");
             findings.parse(codes::E_CLOUD_MANIFEST, at(), message);
-            ids.insert(directory.to_owned(), first);
+            continue;
+        }
+        listed.ids.insert(directory.to_owned(), id.to_owned());
+        if let Some(tier) = value(&members, "tier") {
+            listed.tiers.insert(directory.to_owned(), tier.to_owned());
         }
     }
-    ids
+    listed
 }
 
 /// A text that is there and not empty.
@@ -67,4 +86,64 @@ fn value<'a>(members: &'a [Member], key: &str) -> Option<&'a str> {
         Data::Text(text) if !text.is_empty() => Some(text),
         _ => None,
     }
+}
+
+impl Listed {
+    /// Whom a skill is published for, as the server says, or else its own file.
+    fn tier(&self, directory: &str, found: &FoundSkill) -> Option<Tier> {
+        match self.tiers.get(directory) {
+            Some(tier) => tier.parse().ok(),
+            None => skill::own_tier(&found.skill.extra),
+        }
+    }
+
+    /// Says of the candidates what the server and the last sync say of them, and adds what is not there.
+    pub(crate) fn complete(&self, cloud_dir: &Path, candidates: &mut Vec<Candidate<FoundSkill>>) {
+        let report = Report::read(cloud_dir);
+        for candidate in candidates.iter_mut() {
+            let directory = candidate.path.parent().and_then(Path::file_name).unwrap_or_default().to_string_lossy();
+            if let Some(found) = &mut candidate.value {
+                let tier = self.tier(&directory, found);
+                if found.tier != tier {
+                    Arc::make_mut(found).tier = tier;
+                }
+            }
+            candidate.diagnostics.retain(|diagnostic| diagnostic.code != codes::W_SYNC_FILE_MISSING);
+            candidate.diagnostics.extend(report.missing.get(directory.as_ref()).map(|paths| missing(paths)));
+        }
+        candidates.extend(not_there(cloud_dir, &report));
+    }
+}
+
+fn missing(paths: &[String]) -> Diagnostic {
+    const SHOWN: usize = 10;
+    let mut message =
+        format!("the admin server does not give the content of {}", paths[..paths.len().min(SHOWN)].join(", "));
+    if paths.len() > SHOWN {
+        message.push_str(&format!(" and {} more", paths.len() - SHOWN));
+    }
+    let code = codes::W_SYNC_FILE_MISSING;
+    Diagnostic { severity: Severity::Warning, code, message, line: 0, column: 0 }
+}
+
+/// What the last sync could not, or need not, bring here.
+fn not_there(cloud_dir: &Path, report: &Report) -> Vec<Candidate<FoundSkill>> {
+    let path = cloud_dir.join(mirror::MANIFEST);
+    let candidate = |name: &str, findings| Candidate::new(path.clone(), name.to_owned(), None, findings);
+    let mut candidates = Vec::new();
+    for (id, code, message) in &report.refused {
+        let mut findings = Findings::default();
+        match *code {
+            codes::W_SYNC_TIER => findings.warn(code, (0, 0), message.clone()),
+            code => findings.build(code, (0, 0), message.clone()),
+        }
+        candidates.push(candidate(id, findings));
+    }
+    // Last, so that it does not change the places of the others.
+    if !report.failed.is_empty() {
+        let mut findings = Findings::default();
+        findings.build(codes::E_SYNC_SERVER, (0, 0), report.failed.clone());
+        candidates.push(candidate("", findings));
+    }
+    candidates
 }

@@ -86,6 +86,12 @@ pub const E_FRONTMATTER_TOO_LARGE: &str = "E_FRONTMATTER_TOO_LARGE";
 pub const E_YAML: &str = "E_YAML";
 /// The cloud directory's manifest.json cannot be read, so directories' names are taken. Sync again.
 pub const E_CLOUD_MANIFEST: &str = "E_CLOUD_MANIFEST";
+/// The admin server was not asked to the end: it does not answer, or not in its protocol. Mend what the message names; what
+/// is mirrored stays as it is.
+pub const E_SYNC_SERVER: &str = "E_SYNC_SERVER";
+/// A skill of the admin server is not mirrored, or stays as it was. Mend what the message names where it is published; it is
+/// tried again at every sync.
+pub const E_SYNC_SKILL: &str = "E_SYNC_SKILL";
 /// A permission mode that does not exist. Write `read-only`, `mutating-with-confirm` or `dual-sign-required`.
 pub const E_PERMISSION_MODE: &str = "E_PERMISSION_MODE";
 /// Another skill, or agent, has the name and comes first. Rename one of the two, or remove one.
@@ -163,6 +169,10 @@ pub const W_AGENT_KEY_NEARLY: &str = "W_AGENT_KEY_NEARLY";
 pub const W_AGENT_SKILLS_EMPTY: &str = "W_AGENT_SKILLS_EMPTY";
 /// `skills` or `disallowed_skills` names a skill that does not exist. Correct the name, or remove it.
 pub const W_UNKNOWN_SKILL: &str = "W_UNKNOWN_SKILL";
+/// A skill of the admin server is for a higher tier than this registry's. Nothing, or start the registry with its `--tier`.
+pub const W_SYNC_TIER: &str = "W_SYNC_TIER";
+/// The admin server does not give the content of a file, which is too large for it. Publish a smaller one.
+pub const W_SYNC_FILE_MISSING: &str = "W_SYNC_FILE_MISSING";
 
 /// A skill has the name of a tool by which models read playbooks, and is not offered to agents that see some. Choose
 /// another name.

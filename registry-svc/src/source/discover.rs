@@ -1,7 +1,6 @@
 //! Looks at a root: finds, reads and packages what lies there. Never fails: what cannot be read is a candidate with a
 //! reason, and the rest loads. What did not change since the scan before is not read again.
 
-use std::collections::HashMap;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -14,7 +13,9 @@ use super::playbook::Identity;
 use super::skill::Place;
 use super::text::MAX_TEXT_BYTES;
 use super::walk::{self, Walk};
-use super::{AgentScan, Candidate, Look, Root, RootKind, RootState, Scan, SkillScan, agent_file, cloud, codes, skill};
+use super::{
+    AgentScan, Candidate, Look, Root, RootKind, RootState, Scan, SkillScan, agent_file, cloud, codes, mirror, skill,
+};
 
 /// Looks at a root of skills.
 #[must_use]
@@ -26,34 +27,47 @@ pub fn scan_skills(root: &Root, previous: Option<&SkillScan>) -> SkillScan {
 #[must_use]
 pub fn scan_skills_with(look: &Look, root: &Root, previous: Option<&SkillScan>) -> SkillScan {
     let RootKind::Skills(source) = root.kind else { return Scan::new(root.clone(), Vec::new()) };
+    let cloud_dir = root.path.parent().filter(|_| source == Source::Cloud);
+    // While a sync changes folders and list, the two do not belong together.
+    let _held = match cloud_dir.map_or(Ok(None), mirror::hold) {
+        Ok(held) => held,
+        Err(error) => return unreadable_root(root, &error),
+    };
     let canonical = match open_root(root) {
         Ok(canonical) => canonical,
-        Err(scan) => return scan,
+        // A sync that has brought nothing yet says why.
+        Err(mut scan) => {
+            if let Some(cloud_dir) = cloud_dir.filter(|_| scan.root.state == RootState::Missing) {
+                cloud::Listed::default().complete(cloud_dir, &mut scan.candidates);
+            }
+            return scan;
+        }
     };
     let Walk { manifests, others: mut candidates } = match (source, &look.within) {
         (Source::External, within) => walk::subprocess(within.as_ref().unwrap_or(&root.path), &root.path, &canonical),
         (_, Some(directory)) => walk::playbook(directory),
         (_, None) => walk::playbooks(&root.path, &canonical),
     };
-    let mut ids = HashMap::new();
-    if source == Source::Cloud
-        && let Some(path) = root.path.parent().map(|dir| dir.join("manifest.json"))
-    {
+    let mut listed = cloud::Listed::default();
+    if let Some(path) = cloud_dir.map(|dir| dir.join(mirror::MANIFEST)) {
         let mut findings = Findings::default();
-        ids = cloud::ids(&path, &mut findings);
+        listed = cloud::listed(&path, &mut findings);
         if findings.failed().is_some() {
             candidates.push(Candidate::new(path, String::new(), None, findings));
         }
     }
     let mut memory = Memory::default();
     for path in manifests {
-        let place = Place { root: &root.path, canonical: &canonical, source, ids: &ids, look };
+        let place = Place { root: &root.path, canonical: &canonical, source, ids: &listed.ids, look };
         let known = previous.and_then(|scan| Some((scan.candidate(&path)?, scan.memory.get(&path)?)));
         let Some((candidate, remembered)) = skill::read(&place, &path, known) else { continue };
         if let Some(remembered) = remembered {
             memory.insert(candidate.path.clone(), remembered);
         }
         candidates.push(candidate);
+    }
+    if let Some(cloud_dir) = cloud_dir {
+        listed.complete(cloud_dir, &mut candidates);
     }
     finish_scan(root, candidates, memory)
 }

@@ -20,6 +20,7 @@ mod json;
 mod look;
 mod manifest;
 mod memory;
+pub(crate) mod mirror;
 mod near;
 mod node;
 mod package;
@@ -34,7 +35,9 @@ pub mod tool;
 mod walk;
 mod yaml;
 
+pub(crate) use cloud::MAX_MANIFEST_BYTES;
 pub use discover::{scan_agents, scan_skills, scan_skills_with};
+pub(crate) use findings::shortened;
 pub use host::Host;
 pub use look::Look;
 pub use package::open;
@@ -101,6 +104,8 @@ pub struct FoundSkill {
     pub skill: Skill,
     /// Its files.
     pub package: Package,
+    /// Whom a playbook is published for; `None` where its file says something that is no tier.
+    pub tier: Option<Tier>,
 }
 
 /// A file that could be a skill or an agent, and what is wrong or doubtful about it.

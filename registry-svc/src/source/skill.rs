@@ -15,7 +15,7 @@ use super::memory::Remembered;
 use super::package::{self, Digests, Item, Rules};
 use super::playbook::{self, Identity, Sheet};
 use super::text::{MAX_SKILL_JSON_BYTES, MAX_TEXT_BYTES};
-use super::{Candidate, FoundSkill, Look, Package, SourceFile, Stage, codes, entry, manifest};
+use super::{Candidate, FoundSkill, Look, Package, SourceFile, Stage, Tier, codes, entry, manifest};
 
 /// Where a manifest was found.
 pub(crate) struct Place<'a> {
@@ -210,6 +210,7 @@ fn subprocess(
             modified_at: modified_at(&items),
         },
         package: Package { directory: work.directory.clone(), files },
+        tier: Some(Tier::Free),
     })
 }
 
@@ -221,6 +222,7 @@ fn book(work: &Work<'_>, sheet: Sheet, now: &mut Remembered, findings: &mut Find
     }
     let items = now.items().to_vec();
     let (files, digest) = hashed(work, &items, now, findings)?;
+    let tier = own_tier(&sheet.extra);
     Some(FoundSkill {
         skill: Skill {
             name: sheet.name,
@@ -234,7 +236,16 @@ fn book(work: &Work<'_>, sheet: Sheet, now: &mut Remembered, findings: &mut Find
             modified_at: modified_at(&items),
         },
         package: Package { directory: work.directory.clone(), files },
+        tier,
     })
+}
+
+/// What a playbook's own file says about whom it is for.
+pub(crate) fn own_tier(extra: &serde_json::Map<String, serde_json::Value>) -> Option<Tier> {
+    match extra.get("tier") {
+        None => Some(Tier::Free),
+        Some(tier) => tier.as_str().and_then(|tier| tier.parse().ok()),
+    }
 }
 
 /// The package's files and its digest, unless something about the package is wrong already.

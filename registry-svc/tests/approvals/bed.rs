@@ -107,7 +107,7 @@ impl Bed {
         let (catalogs, loader) = catalog::reload::start(source::roots(&layout), Duration::from_secs(3600));
         let (store, keeper) = store::start(&Database::Url(url.parse().unwrap())).await.unwrap();
         let (mut routes, _) = serve::routes(&grpc::SERVICES).await.unwrap();
-        grpc::add(&mut routes, &catalogs, None, &store, signers);
+        grpc::add(&mut routes, &catalogs, None, &store, signers, None);
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let endpoint = format!("http://{}", listener.local_addr().unwrap());
         let server = Server::builder()

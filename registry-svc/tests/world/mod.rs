@@ -139,9 +139,10 @@ impl Registry {
         self.child.id()
     }
 
-    /// Waits for a log line with this message.
-    pub(crate) fn logs(&self, message: &str) {
-        self.lines.wait_for(|line| serde_json::from_str::<Value>(line).is_ok_and(|value| value["message"] == message));
+    /// Waits for a log line with this message, and gives all of it.
+    pub(crate) fn logs(&self, message: &str) -> Value {
+        let is = |line: &str| serde_json::from_str::<Value>(line).is_ok_and(|value| value["message"] == message);
+        serde_json::from_str(&self.lines.wait_for(is)).unwrap()
     }
 
     /// The messages of the log so far, with the level before each.

@@ -257,5 +257,5 @@ fn a_package_without_its_text() {
         modified_at: SystemTime::UNIX_EPOCH,
     };
     let package = crate::source::Package { directory: "/".into(), files: Vec::new() };
-    assert!(matches!(body(&FoundSkill { skill, package }), Err(ReadError::NoManifest)));
+    assert!(matches!(body(&FoundSkill { skill, package, tier: None }), Err(ReadError::NoManifest)));
 }
