@@ -17,6 +17,8 @@ use skillyard::Source;
 const PAGE: &str = include_str!("../../docs/diagnostics.md");
 /// It would take a million files.
 const NOT_TRIED: [&str; 1] = ["E_WALK_TOO_LARGE"];
+/// Of what an admin server answers, which tests of the sync try with one: no text of an author's causes them.
+const OF_A_SERVER: [&str; 4] = ["E_SYNC_SERVER", "E_SYNC_SKILL", "W_SYNC_TIER", "W_SYNC_FILE_MISSING"];
 
 const SKILL_JSON: [(&str, &str); 3] =
     [("name", "\"greet\""), ("description", "\"Says hello to a person.\""), ("entry", "\"run.sh\"")];
@@ -151,9 +153,10 @@ fn every_example_is_true() {
 #[test]
 fn every_code_has_one_example() {
     let examples = examples();
-    for code in codes() {
-        let count = examples.iter().filter(|example| example.code == code).count();
+    let codes: Vec<_> = codes().into_iter().filter(|code| !OF_A_SERVER.contains(code)).collect();
+    for code in &codes {
+        let count = examples.iter().filter(|example| example.code == *code).count();
         assert_eq!(count, 1, "{code}: what causes it and what mends it belongs into docs/diagnostics.md, once");
     }
-    assert_eq!(examples.len(), codes().len(), "an example of a code that is not in the tables");
+    assert_eq!(examples.len(), codes.len(), "an example of a code that is not in the tables");
 }
