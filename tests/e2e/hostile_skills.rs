@@ -105,3 +105,11 @@ fn what_is_required_and_cannot_be_had_keeps_it_from_starting() {
     assert_eq!(output.status.code(), Some(1), "{stderr}");
     assert!(stderr.contains("isolation files is required"), "{stderr}");
 }
+
+#[tokio::test]
+async fn they_are_contained_as_root() {
+    if !rustix::process::geteuid().is_root() {
+        return eprintln!("not tried: this is not root");
+    }
+    contained(world_with_attack()).await;
+}
