@@ -3,9 +3,11 @@
 use std::process::Stdio;
 use std::time::Duration;
 
-use skillyard::pb::executor::v1::Outcome;
-use skillyard_tests::run::{call, succeeded};
-use skillyard_tests::{Skill, World, binaries, process};
+use skillyard::pb::executor::v1::{GetStatusRequest, Outcome};
+use skillyard_tests::run::{Live, call, succeeded};
+use skillyard_tests::{AgentFile, Skill, World, binaries, process};
+
+use crate::approvals::{AGENT, signed};
 
 /// Names the sockets that it could make, and whether one of the unix domain works.
 const SOCKETS: &str = r#"
@@ -40,44 +42,40 @@ int main(void) {
 async fn the_network_is_denied_and_unix_sockets_are_not() {
     // Arguments are an object: the port is what is left once its brace is skipped.
     let source = SOCKETS.replace("scanf(\"%d\"", "scanf(\"{\\\"port\\\":%d\"");
-    let skills = ["safe", "mutating"].map(|class| Skill::c(class, &source).set("class", class));
     let builder = World::builder().variable("SKILLYARD_DENY_NETWORK", "true");
-    let mut world = skills.into_iter().fold(builder, |builder, skill| builder.skill(skill)).start().await;
+    let mut world = builder.skill(Skill::c("sockets", &source)).start().await;
     let isolation = world.status().await.isolation;
     assert!(isolation.iter().any(|name| name == "deny-network"), "{isolation:?}");
     for port in [world.registry_address().port(), world.executor_address().port()] {
-        for class in ["safe", "mutating"] {
-            let run = world.run(call(class).args(format!("{{\"port\":{port}}}"))).await;
-            assert_eq!(run, succeeded("{}\n"), "{class}");
-        }
+        let run = world.run(call("sockets").args(format!("{{\"port\":{port}}}"))).await;
+        assert_eq!(run, succeeded("{}\n"));
     }
 }
 
 #[tokio::test]
 async fn mutating_skills_write_what_is_writable_alone() {
-    let builder = World::builder();
+    let builder = World::builder().known_callers().agent(&AgentFile::new(AGENT).mode(AGENT));
     let (open, other) = (builder.path("open"), builder.path("other"));
     for directory in [&open, &other] {
         std::fs::create_dir(directory).unwrap();
     }
-    let script = format!(
-        "for d in {} {} $TMPDIR; do (echo x >$d/new) 2>/dev/null && echo $d >&2; done; echo '{{}}'",
-        open.display(),
-        other.display()
-    );
-    let builder = ["safe", "mutating"]
-        .map(|class| Skill::sh(class, &script).set("class", class))
-        .into_iter()
-        .fold(builder.flag("--writable", open.display()), |builder, skill| {
-            builder.skill(skill.set("env_allow", vec!["PATH"]))
-        });
+    let tried = format!("{} {} $TMPDIR", open.display(), other.display());
+    let script = format!("for d in {tried}; do (echo x >$d/new) 2>/dev/null && echo $d >&2; done; echo '{{}}'");
+    let mut builder = builder.flag("--writable", open.display());
+    for class in ["safe", "mutating"] {
+        builder = builder.skill(Skill::sh(class, &script).set("class", class).set("env_allow", vec!["TMPDIR"]));
+    }
     let mut world = builder.start().await;
-    let isolation = world.status().await.isolation;
-    if !isolation.iter().any(|name| name == "files") {
-        return eprintln!("not tried: only {isolation:?} is to be had here");
+    let status = world.executor_as("operator").get_status(GetStatusRequest {}).await.unwrap().into_inner();
+    if !status.isolation.iter().any(|name| name == "files") {
+        return eprintln!("not tried: only {:?} is to be had here", status.isolation);
     }
     for class in ["safe", "mutating"] {
-        let run = world.run(class).await;
+        let mut call = call(class).agent(AGENT).args("{}");
+        if class == "mutating" {
+            call = call.approval(&signed(&mut world, AGENT, class, "{}", &["ann"]).await);
+        }
+        let run = Live::open(world.executor_as("orchestrator"), call).await.unwrap().rest().await;
         assert_eq!(run.finished.outcome(), Outcome::Succeeded, "{run:?}");
         assert_eq!(open.join("new").exists(), class == "mutating", "{class}");
         // The directory, if it was written, and the run's own.
