@@ -18,7 +18,7 @@ use tonic::{Code, Status};
 
 const MODES: [&str; 3] = ["read-only", "mutating-with-confirm", "dual-sign-required"];
 /// The agent that most of these tests run for.
-const AGENT: &str = "dual-sign-required";
+pub(crate) const AGENT: &str = "dual-sign-required";
 
 /// A skill of each class, which all but the safe one leave their arguments behind, and an agent of each mode.
 fn builder() -> Builder {
@@ -64,7 +64,7 @@ async fn sign(world: &mut World, who: &str, id: &str, approve: bool) -> Result<A
 }
 
 /// The id of an approval that is signed by these.
-async fn signed(world: &mut World, agent: &str, skill: &str, args: &str, signers: &[&str]) -> String {
+pub(crate) async fn signed(world: &mut World, agent: &str, skill: &str, args: &str, signers: &[&str]) -> String {
     let id = ask(world, wanted(agent, skill, args)).await.unwrap().id;
     for who in signers {
         sign(world, who, &id, true).await.unwrap();

@@ -48,9 +48,13 @@ echo '{{}}'
 
 /// A world with the skill that tries everything.
 fn world_with_attack() -> skillyard_tests::world::Builder {
+    world_with(|attack| attack)
+}
+
+fn world_with(change: impl FnOnce(String) -> String) -> skillyard_tests::world::Builder {
     let builder = World::builder();
     let script = attack(builder.path("").display().to_string().trim_end_matches('/'));
-    let hostile = Skill::sh("hostile", &script).set("env_allow", vec!["PATH"]);
+    let hostile = Skill::sh("hostile", &change(script)).set("env_allow", vec!["PATH"]);
     builder.skill(hostile).skill(Skill::sh("works", "echo '{}'"))
 }
 
@@ -104,4 +108,14 @@ fn what_is_required_and_cannot_be_had_keeps_it_from_starting() {
     let stderr = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(1), "{stderr}");
     assert!(stderr.contains("isolation files is required"), "{stderr}");
+}
+
+#[tokio::test]
+async fn they_are_contained_as_root() {
+    if !rustix::process::geteuid().is_root() {
+        return eprintln!("not tried: this is not root");
+    }
+    // Root lists the numbers of its descriptors, and learns nothing of what they are.
+    let (from, to) = ("ls /proc/$executor/fd/", "readlink /proc/$executor/fd/* /proc/$executor/exe");
+    contained(world_with(|attack| attack.replace(from, to))).await;
 }

@@ -17,6 +17,7 @@ use rustix::process::{
 use rustix::stdio::dup2_stdin;
 use rustix::thread::{set_name, set_no_new_privs, set_thread_groups, set_thread_res_gid, set_thread_res_uid};
 
+use super::capabilities;
 use super::files::{self, Support};
 use super::settings::{Settings, SlotFiles};
 use super::syscalls;
@@ -77,6 +78,9 @@ pub(super) fn apply(settings: &Settings) -> io::Result<InForce> {
         in_force.files = files.is_some();
         // Within it, a signal to every process reaches this slot's tree and nobody else. Believed when it was proved.
         in_force.signals = signals && outsider.map(test_kill_process) == Some(Err(Errno::PERM));
+        if in_force.no_new_privs {
+            capabilities::give_up().map_err(|error| said(error.into(), "cannot give up capabilities".to_owned()))?;
+        }
     }
     if let Some(run_as) = settings.run_as {
         become_user(run_as).map_err(|error| said(error, format!("cannot become user {run_as}")))?;

@@ -2,6 +2,7 @@
 //! Knows no catalog and no wire.
 
 mod announced;
+mod capabilities;
 mod confine;
 mod files;
 mod handle;

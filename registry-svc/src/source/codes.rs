@@ -126,6 +126,9 @@ pub const W_KEY_NEARLY: &str = "W_KEY_NEARLY";
 pub const W_INTERPRETER_MISSING: &str = "W_INTERPRETER_MISSING";
 /// The entry is a program for another architecture than the registry's. Every executor needs that one.
 pub const W_ARCHITECTURE: &str = "W_ARCHITECTURE";
+/// The entry seems to call bwrap, firejail, nsenter or unshare, which executors' isolation keeps from working. Name the
+/// skill in `--self-confined` of every executor, or leave confining it to them.
+pub const W_ENTRY_CONFINES: &str = "W_ENTRY_CONFINES";
 
 /// The file's name is not the directory's, which is the one that counts. Make them the same.
 pub const W_NAME_NOT_DIRECTORY: &str = "W_NAME_NOT_DIRECTORY";

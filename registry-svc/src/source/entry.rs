@@ -86,7 +86,16 @@ pub(crate) fn check(
         }
     };
     let right = match head.as_slice() {
-        [b'#', b'!', ..] => shebang(&head, &path, env_allow, at, watched, findings),
+        [b'#', b'!', ..] => {
+            if let Some(wrapper) = script(&path).ok().as_deref().and_then(wrapper) {
+                let message = format!(
+                    "entry {shown} seems to call {wrapper}, which the isolation of executors keeps from working: name the \
+                     skill in --self-confined of every executor, or leave confining it to them"
+                );
+                findings.warn(codes::W_ENTRY_CONFINES, at, message);
+            }
+            shebang(&head, &path, env_allow, at, watched, findings)
+        }
         [0x7F, b'E', b'L', b'F', ..] => elf(&head, &path, at, findings),
         _ => {
             let what = if head.is_empty() { "is empty" } else { "is neither a program nor has a first line `#!…`" };
@@ -166,6 +175,33 @@ fn head(path: &Path) -> std::io::Result<Vec<u8>> {
     let mut head = Vec::with_capacity(MAX_SHEBANG);
     open_regular(path)?.take(MAX_SHEBANG as u64).read_to_end(&mut head)?;
     Ok(head)
+}
+
+/// As much of a script as is looked through.
+const MAX_SCRIPT: u64 = 64 * 1024;
+
+fn script(path: &Path) -> std::io::Result<String> {
+    let mut script = Vec::new();
+    open_regular(path)?.take(MAX_SCRIPT).read_to_end(&mut script)?;
+    Ok(String::from_utf8_lossy(&script).into_owned())
+}
+
+/// Programs that confine others, and need namespaces or rights that slots do not have.
+const WRAPPERS: [&str; 4] = ["bwrap", "firejail", "nsenter", "unshare"];
+
+/// The wrapper that a script seems to call: a word of its own, or in quotes, outside of lines that are comments. Its
+/// language is not looked at.
+fn wrapper(script: &str) -> Option<&'static str> {
+    let lines = script.lines().filter(|line| !line.trim_start().starts_with('#'));
+    let mut words = lines.flat_map(|line| line.split(|c: char| c.is_whitespace() || ";&|()[]{}`'\",=".contains(c)));
+    words.find_map(|word| {
+        let name = match word.rsplit_once('/') {
+            Some((directory, name)) if directory.is_empty() || directory.starts_with('/') => name,
+            Some(_) => return None,
+            None => word,
+        };
+        WRAPPERS.into_iter().find(|wrapper| *wrapper == name)
+    })
 }
 
 /// Whether the system can make something of a first line.
@@ -264,5 +300,26 @@ fn machine_name(machine: u16) -> String {
         183 => "aarch64".to_owned(),
         243 => "riscv64".to_owned(),
         other => format!("machine {other}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn wrappers_are_found_where_they_seem_to_be_called() {
+        for (script, found) in [
+            ("#!/bin/sh\nexec bwrap --ro-bind / / date", Some("bwrap")),
+            ("#!/bin/sh\nx=$(/usr/bin/unshare -r id)", Some("unshare")),
+            ("#!/usr/bin/python3\nsubprocess.run(['firejail', 'ls'])", Some("firejail")),
+            ("#!/bin/sh\ncat x|nsenter -t 1 -m ls", Some("nsenter")),
+            ("#!/bin/sh\n  # bwrap is not needed here\necho '{}'", None),
+            ("#!/bin/sh\necho bwrapper un-unshare my.bwrap data/bwrap", None),
+            ("#!/usr/bin/python3\nos.unshare(0)", None),
+            ("", None),
+        ] {
+            assert_eq!(wrapper(script), found, "{script}");
+        }
     }
 }
