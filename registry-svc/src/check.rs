@@ -1,6 +1,7 @@
 //! `registry-svc check`: the load report for the authors of skills and their CI, without a server. What it says is what
 //! a registry would say, by the same discovery and the same parsers.
 
+mod kinds;
 mod print;
 mod target;
 
@@ -10,10 +11,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use skillyard::Source;
-
 use crate::catalog::load::{Scanned, load};
-use crate::source::{Diagnostic, Host, Look, Root, RootKind, RootState, Severity, SkillScan, codes, scan_skills_with};
+use crate::source::{Diagnostic, Host, Look, Severity, SkillScan};
+use kinds::Kinds;
 use target::{Target, TargetError};
 
 const FOUND_SOMETHING: u8 = 1;
@@ -105,7 +105,7 @@ fn check(targets: &[Target], strict: bool, host: Host) -> Vec<Checked> {
     let mut known = HashSet::new();
     let (mut external, mut playbooks) = (Vec::new(), Vec::new());
     for (index, target) in targets.iter().enumerate() {
-        let Both { programs, books } = both_kinds(target, &look);
+        let Kinds { programs, books } = Kinds::of(target, &look);
         external.extend(programs.into_iter().map(|scan| (index, each_once(scan, &mut known))));
         playbooks.extend(books.into_iter().map(|scan| (index, each_once(scan, &mut known))));
     }
@@ -131,82 +131,6 @@ fn check(targets: &[Target], strict: bool, host: Host) -> Vec<Checked> {
         .collect();
     checked.sort_by(|(a, one), (b, other)| (a, &one.path).cmp(&(b, &other.path)));
     checked.into_iter().map(|(_, checked)| checked).collect()
-}
-
-/// What one target holds.
-struct Both {
-    programs: Vec<SkillScan>,
-    books: Vec<SkillScan>,
-}
-
-/// Looks at a target as both kinds of root. What only says that a file belongs under the other kind is dropped where it
-/// was found there.
-fn both_kinds(target: &Target, look: &Look) -> Both {
-    let within = |whole: bool| Look { within: (!whole).then(|| target.directory().to_owned()), ..look.clone() };
-    let root = |whole: bool, source| Root {
-        path: if whole { target.directory() } else { target.parent() }.to_owned(),
-        kind: RootKind::Skills(source),
-        state: RootState::Registered,
-    };
-    let scan = |whole, source| scan_skills_with(&within(whole), &root(whole, source), None);
-    let mut programs: Vec<_> = target.programs().map(|whole| scan(whole, Source::External)).into_iter().collect();
-    let mut books: Vec<_> = target.books().into_iter().map(|whole| scan(whole, Source::Override)).collect();
-    for scan in programs.iter_mut().chain(&mut books) {
-        scan.candidates.retain(|candidate| target.means(&candidate.path));
-    }
-    let of_one: HashSet<_> = match books.as_slice() {
-        [one, _] => one.candidates.iter().map(|candidate| candidate.path.clone()).collect(),
-        _ => HashSet::new(),
-    };
-    for scan in &mut books {
-        scan.candidates.retain(|candidate| !says(&candidate.diagnostics, codes::W_KIND_NOT_HERE));
-    }
-    if let [one, root] = books.as_mut_slice() {
-        root.candidates.retain(|candidate| !of_one.contains(&candidate.path));
-        if root.candidates.iter().any(|candidate| !candidate.name.is_empty()) {
-            one.candidates.iter_mut().for_each(|candidate| candidate.diagnostics.push(also_a_root()));
-        }
-    }
-    let playbooks: HashSet<PathBuf> = books
-        .iter()
-        .flat_map(|scan| &scan.candidates)
-        .filter(|candidate| !candidate.name.is_empty())
-        .filter_map(|candidate| Some(candidate.path.parent()?.to_owned()))
-        .collect();
-    let seen: HashSet<PathBuf> =
-        books.iter().flat_map(|scan| &scan.candidates).map(|candidate| candidate.path.clone()).collect();
-    for scan in &mut programs {
-        scan.candidates.retain(|candidate| {
-            let (path, stray) = (&candidate.path, says(&candidate.diagnostics, codes::W_KIND_NOT_HERE));
-            !(seen.contains(path) || (stray && path.ancestors().skip(1).any(|dir| playbooks.contains(dir))))
-        });
-        for candidate in &mut scan.candidates {
-            deeper_than_looked(&mut candidate.diagnostics);
-        }
-    }
-    Both { programs, books }
-}
-
-/// A directory that is one playbook and holds others: a registry sees it in one of two ways.
-fn also_a_root() -> Diagnostic {
-    let message = "there are playbooks in the directories beside it: where this directory is a root, a SKILL.md directly \
-                   in it is no skill";
-    Diagnostic { severity: Severity::Warning, code: codes::W_LEVEL, message: message.to_owned(), line: 0, column: 0 }
-}
-
-/// A playbook that only the walk for the other kind has come upon lies too deep.
-fn deeper_than_looked(diagnostics: &mut [Diagnostic]) {
-    for diagnostic in diagnostics.iter_mut().filter(|diagnostic| diagnostic.code == codes::W_KIND_NOT_HERE) {
-        diagnostic.code = codes::W_LEVEL;
-        diagnostic.message =
-            "a root is looked at one level deep: move the directory directly under the root, or check \
-                              the directory above it"
-                .to_owned();
-    }
-}
-
-fn says(diagnostics: &[Diagnostic], code: &str) -> bool {
-    diagnostics.iter().any(|diagnostic| diagnostic.code == code)
 }
 
 /// Without what another path led to already: it would be taken for a second skill of the name.

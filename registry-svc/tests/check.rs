@@ -113,6 +113,17 @@ fn a_line_a_problem_and_a_summary() {
 }
 
 #[test]
+fn the_examples_are_without_a_fault() {
+    let world = World::new();
+    let local = Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy/local");
+    let paths = ["skills", "playbooks"].map(|name| local.join(name).display().to_string());
+    let answer = world.check(&paths.each_ref().map(String::as_str));
+    assert_eq!(answer.code, 0, "{answer:?}");
+    let summary = answer.lines.last().unwrap();
+    assert!(summary.contains(" 0 left out: 0 errors,") && !summary.starts_with('0'), "{answer:?}");
+}
+
+#[test]
 fn json_of_all_that_was_found() {
     let world = World::new();
     world.playbook("a/whole");

@@ -12,7 +12,8 @@ use std::time::{Duration, Instant};
 
 use proptest::prelude::*;
 use registry_svc::source::{
-    Candidate, FoundSkill, Root, RootKind, RootState, SkillScan, Stage, open, scan_agents, scan_skills,
+    Candidate, FoundSkill, Host, Look, Root, RootKind, RootState, SkillScan, Stage, open, scan_agents, scan_skills,
+    scan_skills_with,
 };
 use rustix::fs::{CWD, FileType, Mode};
 use skillyard::Source;
@@ -542,6 +543,49 @@ fn agents_are_read_again_when_they_change() {
     assert_eq!((skills(&first), skills(&second)), (["x".to_owned()].into(), ["y".to_owned()].into()));
     fs::remove_file(&path).unwrap();
     assert!(scan_agents(&root, Some(&second)).candidates.is_empty());
+}
+
+#[test]
+fn what_is_packaged_is_the_file_as_it_was_written() {
+    let world = World::new(Source::Override);
+    for (name, text) in [
+        ("bom", "\u{feff}---\nname: bom\ndescription: d\n---\nbody\n".to_owned()),
+        ("crlf", "---\r\nname: crlf\r\ndescription: >\r\n  a\r\n  b\r\n---\r\nbody\r\n".to_owned()),
+        ("crlf-head", "---\r\nname: crlf-head\r\ndescription: d\r\n---\r\nbody\n".to_owned()),
+    ] {
+        world.write(&format!("{name}/SKILL.md"), &text);
+        let scan = world.scan();
+        let found = find(&scan, name);
+        assert_eq!(found.package.files[0].file.sha256, skillyard::Digest::of(text.as_bytes()), "{name}");
+        assert!(!found.skill.description.contains('\r'), "{name}");
+    }
+    let world = World::new(Source::External);
+    let text = "\u{feff}{\"name\":\"bom\",\"description\":\"d\",\"entry\":\"run.sh\"}\r\n";
+    world.write("bom/skill.json", text);
+    world.program("bom/run.sh", RUN);
+    let scan = world.scan();
+    let manifest = &find(&scan, "bom").package.files[1];
+    assert_eq!(
+        (manifest.file.path.as_str(), manifest.file.sha256),
+        ("skill.json", skillyard::Digest::of(text.as_bytes()))
+    );
+}
+
+#[test]
+fn a_requirement_that_is_met_later_is_seen() {
+    let world = World::new(Source::Override);
+    world.write("a/SKILL.md", "---\nname: a\ndescription: d\nmetadata: {requires: {bins: [tool]}}\n---\n");
+    let bin = world.dir.path().join("bin");
+    fs::create_dir(&bin).unwrap();
+    let look = Look { host: Some(Host::new(bin.as_os_str(), [])), ..Look::default() };
+    let first = scan_skills_with(&look, &world.root(), None);
+    assert_eq!(seen(&world, &first), [row("a/SKILL.md", true, &["W_REQUIRES_BIN"])]);
+    fs::write(bin.join("tool"), "").unwrap();
+    chmod(&bin.join("tool"), 0o755);
+    let second = scan_skills_with(&look, &world.root(), Some(&first));
+    assert_eq!(seen(&world, &second), [row("a/SKILL.md", true, &[])]);
+    // Where nothing is known of the host, nothing is said of it.
+    assert_eq!(seen(&world, &world.scan()), [row("a/SKILL.md", true, &[])]);
 }
 
 #[test]

@@ -538,7 +538,9 @@ async fn it_serves_at_every_log_level() {
     for level in ["off", "error", "warn", "trace"] {
         // Its address is in a line that is not logged.
         let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-        let mut child = world.command().args(["--log", level, "--listen", &free.to_string()]).spawn().unwrap();
+        let mut command = world.command();
+        command.args(["--log", level, "--listen", &free.to_string()]).arg("--state-dir").arg(world.path("state"));
+        let mut child = command.spawn().unwrap();
         eventually(async || std::net::TcpStream::connect(free).ok()).await;
         rustix::process::kill_process(rustix::process::Pid::from_child(&child), rustix::process::Signal::TERM).unwrap();
         let status = eventually(async || child.try_wait().unwrap()).await;

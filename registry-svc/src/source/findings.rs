@@ -54,6 +54,11 @@ impl Findings {
         self.faults.len() >= MOST
     }
 
+    /// Whether no more warnings are kept.
+    pub(crate) fn has_all_warnings(&self) -> bool {
+        self.warnings.len() >= MOST
+    }
+
     /// Adds an error in JSON, YAML or types.
     pub(crate) fn parse(&mut self, code: &'static str, position: (u32, u32), message: impl Into<String>) {
         self.fault(Fault::at(code, Stage::Parse, position, message));
@@ -66,7 +71,7 @@ impl Findings {
 
     /// Adds a warning.
     pub(crate) fn warn(&mut self, code: &'static str, (line, column): (u32, u32), message: impl Into<String>) {
-        if self.warnings.len() >= MOST {
+        if self.has_all_warnings() {
             self.left_out += 1;
             return;
         }

@@ -13,6 +13,8 @@ mod discover;
 mod entry;
 mod findings;
 mod frontmatter;
+#[cfg(test)]
+mod fuzz;
 mod host;
 mod json;
 mod look;

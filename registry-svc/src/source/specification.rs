@@ -28,13 +28,14 @@ const MAX_COMPATIBILITY: usize = 500;
 /// not passed over.
 pub(crate) fn check(text: &Text, members: &[Member], name: &str, strict: bool, findings: &mut Findings) {
     for Member { key, key_span, value } in members {
-        let (key_at, at) = (text.position(key_span.start), text.position(value.span.start));
+        // A position is counted from the file's start, so for what needs one alone.
+        let (key_at, at) = (|| text.position(key_span.start), || text.position(value.span.start));
         match key.as_str() {
-            "name" => check_name(name, at, findings),
-            "description" => at_most(codes::W_SPEC_DESCRIPTION, key, value, MAX_DESCRIPTION, at, findings),
-            "compatibility" => compatibility(value, at, findings),
+            "name" => check_name(name, at(), findings),
+            "description" => at_most(codes::W_SPEC_DESCRIPTION, key, value, MAX_DESCRIPTION, at(), findings),
+            "compatibility" => compatibility(value, at(), findings),
             "metadata" => metadata(text, value, strict, findings),
-            "allowed-tools" if strict => allowed_tools(value, at, findings),
+            "allowed-tools" if strict => allowed_tools(value, at(), findings),
             "license" | "allowed-tools" => {}
             own if OWN_KEYS.contains(&own) => {
                 if strict {
@@ -42,9 +43,11 @@ pub(crate) fn check(text: &Text, members: &[Member], name: &str, strict: bool, f
                         "{own} is Skillyard's own, and the Agent Skills specification has no such key: leave it out \
                          where other loaders are to take the file"
                     );
-                    findings.warn(codes::W_SPEC_KEY, key_at, message);
+                    findings.warn(codes::W_SPEC_KEY, key_at(), message);
                 }
             }
+            // There may be thousands, and nobody reads them.
+            _ if findings.has_all_warnings() => {}
             other => {
                 let all: Vec<_> = KEYS.into_iter().chain(OWN_KEYS).collect();
                 let mend = match near::meant(other, &all, &SYNONYMS) {
@@ -52,7 +55,7 @@ pub(crate) fn check(text: &Text, members: &[Member], name: &str, strict: bool, f
                     None => "put it under metadata".to_owned(),
                 };
                 let message = format!("the Agent Skills specification has no key {other:?} here: {mend}");
-                findings.warn(codes::W_SPEC_KEY, key_at, message);
+                findings.warn(codes::W_SPEC_KEY, key_at(), message);
             }
         }
     }
@@ -100,7 +103,7 @@ fn metadata(text: &Text, value: &Node, strict: bool, findings: &mut Findings) {
     let Data::Map(members) = &value.data else { return };
     for Member { key, value, .. } in members {
         let own = OWN_METADATA.contains(&key.as_str());
-        if matches!(value.data, Data::Text(_)) || (own && !strict) {
+        if matches!(value.data, Data::Text(_)) || (own && !strict) || findings.has_all_warnings() {
             continue;
         }
         let mend = match &value.data {
