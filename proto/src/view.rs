@@ -34,6 +34,12 @@ impl<'a> View<'a> {
         (agent.skills.is_empty() || listed(&agent.skills)) && !listed(&agent.disallowed_skills)
     }
 
+    /// Whose view it is; without an agent, nobody's.
+    #[must_use]
+    pub fn agent(&self) -> Option<&'a Agent> {
+        self.agent
+    }
+
     /// Which classes it may run.
     #[must_use]
     pub fn permission_mode(&self) -> PermissionMode {

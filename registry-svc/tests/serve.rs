@@ -2,6 +2,7 @@
 
 #![expect(clippy::unwrap_used, reason = "what is not as it should be fails the test")]
 
+mod browse;
 mod model;
 mod world;
 

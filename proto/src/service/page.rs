@@ -12,6 +12,8 @@ const DEFAULT_ITEMS: usize = 100;
 const MAX_ITEMS: usize = 1000;
 /// Peers accept messages of 4 MiB.
 pub const MAX_BYTES: usize = 3 << 20;
+/// Beside its bytes an item of a list has a tag and a length.
+pub const AROUND: usize = 8;
 const BINDING_BYTES: usize = 8;
 
 /// Which page is asked for.
@@ -63,12 +65,7 @@ impl Page {
     /// The same, of a list whose items are named by text.
     #[must_use]
     pub fn after_name(&self) -> Option<&str> {
-        // A token's bytes come from a name; one that was made up begins after whatever is text in it.
-        let bytes = self.after.as_deref()?;
-        Some(match std::str::from_utf8(bytes) {
-            Ok(name) => name,
-            Err(error) => std::str::from_utf8(&bytes[..error.valid_up_to()]).unwrap_or_default(),
-        })
+        self.after.as_deref().map(text)
     }
 
     /// The items of the page, from all that come after [`Page::after`], and the token of the next page; it is empty on
@@ -85,8 +82,7 @@ impl Page {
                 return (messages, self.token(last));
             }
             let message = to_wire(&item);
-            // Beside its bytes an item has a tag and a length.
-            bytes += message.encoded_len() + 8;
+            bytes += message.encoded_len() + AROUND;
             if bytes > MAX_BYTES && !messages.is_empty() {
                 return (messages, self.token(last));
             }
@@ -100,6 +96,14 @@ impl Page {
         let mut bytes = self.binding.to_vec();
         bytes.extend(last.unwrap_or_default());
         hex::encode(bytes)
+    }
+}
+
+/// The name that a position ends with. One that was made up is whatever begins it and is text.
+pub fn text(bytes: &[u8]) -> &str {
+    match std::str::from_utf8(bytes) {
+        Ok(name) => name,
+        Err(error) => std::str::from_utf8(&bytes[..error.valid_up_to()]).unwrap_or_default(),
     }
 }
 

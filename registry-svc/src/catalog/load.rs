@@ -98,7 +98,7 @@ pub fn load(scans: &[Arc<Scanned>], loaded_at: SystemTime, before: Option<&Catal
         *(if candidate.is_registered() { &mut root.registered } else { &mut root.skipped }) += 1;
     }
     let agents = agents.into_iter().map(|(name, (_, agent))| (name, agent)).collect();
-    Catalog::new(skills, agents, Report { loaded_at, roots, candidates })
+    Catalog::new(skills, agents, Report { loaded_at, roots, candidates }, before)
 }
 
 struct Loader<'a> {

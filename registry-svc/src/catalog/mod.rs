@@ -1,6 +1,7 @@
 //! From values to a snapshot: what was found becomes one immutable catalog with a version, and the next one when the
 //! files change. Knows no wire.
 
+pub mod categories;
 pub mod fingerprint;
 #[cfg(test)]
 pub(crate) mod fixture;
@@ -10,8 +11,12 @@ pub mod read;
 pub mod reload;
 pub mod report;
 mod scanner;
+mod search;
+mod segment;
 pub mod snapshot;
+mod visible;
 mod watch;
+mod words;
 
 pub use reload::Catalogs;
 pub use snapshot::Catalog;

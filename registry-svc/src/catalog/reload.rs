@@ -8,9 +8,10 @@ use std::time::{Duration, SystemTime};
 use tokio::sync::{Notify, mpsc, oneshot, watch};
 use tokio::time::{Instant, sleep_until};
 
+use super::load::{self, Scanned};
+use super::log;
 use super::scanner::{ROOT_TIMEOUT, Scanner};
 use super::snapshot::{Catalog, Difference};
-use super::{load, log};
 use crate::source::{Host, Look, Root};
 
 /// Notifications come in bursts: after the last of one, but never later than `LONGEST_BURST` after the first.
@@ -117,8 +118,9 @@ impl Loader {
                 // A caller that has gone needs no answer.
                 let _: Result<(), Reloaded> = oneshot::Sender::send(caller, reloaded.clone());
             }
-            // Until the next look nobody but readers holds the catalog.
-            drop(reloaded);
+            // It is answered from already; what a search needs is ready before the next look. Until that nobody but
+            // readers holds the catalog.
+            on_a_thread(move || reloaded.catalog.prepare()).await;
             // One more look settles what was young; another is due only where it found something new.
             let settle = look_again && (!second_look || is_new);
             let rescan_at = Instant::now() + self.rescan;
@@ -182,16 +184,34 @@ impl Loader {
             scans.push(known.scanned);
         }
         let before = self.publish.borrow().clone();
-        let catalog = Arc::new(load::load(&scans, loaded_at, before.as_deref()));
-        log::log(before.as_deref().map(Catalog::report), catalog.report());
-        let is_new = before.as_deref().map(Catalog::version) != Some(catalog.version());
-        if is_new {
-            let (registered, skipped) = catalog.report().counts();
-            tracing::info!(version = %catalog.version(), registered, skipped, "the catalog is that of the files");
-        }
-        let difference = catalog.difference(before.as_deref());
+        let (catalog, difference, is_new) = on_a_thread(move || make(&scans, loaded_at, before.as_deref())).await;
         self.publish.send_replace(Some(Arc::clone(&catalog)));
         Looked { reloaded: Reloaded { catalog, difference }, is_new, look_again }
+    }
+}
+
+/// Makes a catalog of what was found, says so, and how its skills differ from before, and whether it is another version.
+fn make(scans: &[Arc<Scanned>], loaded_at: SystemTime, before: Option<&Catalog>) -> (Arc<Catalog>, Difference, bool) {
+    let catalog = Arc::new(load::load(scans, loaded_at, before));
+    log::log(before.map(Catalog::report), catalog.report());
+    let is_new = before.map(Catalog::version) != Some(catalog.version());
+    if is_new {
+        let (registered, skipped) = catalog.report().counts();
+        tracing::info!(version = %catalog.version(), registered, skipped, "the catalog is that of the files");
+    }
+    let difference = catalog.difference(before);
+    (catalog, difference, is_new)
+}
+
+/// With many skills it takes longer than the runtime's threads may be held.
+async fn on_a_thread<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
+    match tokio::task::spawn_blocking(work).await {
+        Ok(done) => done,
+        Err(error) => match error.try_into_panic() {
+            Ok(panic) => std::panic::resume_unwind(panic),
+            // The runtime ends, and this with it.
+            Err(_) => std::future::pending().await,
+        },
     }
 }
 

@@ -4,22 +4,40 @@
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Bound;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use skillyard::{Agent, Digest, SkillName, View};
 
+use super::categories::{Card, Categories, Category};
 use super::fingerprint;
 use super::report::Report;
+use super::search::Index;
+use super::visible::{Views, Visible};
 use crate::source::FoundSkill;
 
 /// All that is known at one moment.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct Catalog {
     version: Digest,
-    skills: BTreeMap<SkillName, Entry>,
+    /// In byte order of their names.
+    skills: Vec<Entry>,
     agents: BTreeMap<String, Arc<Agent>>,
     packages: HashMap<Digest, Arc<FoundSkill>>,
     report: Report,
+    /// Made when somebody asks, of what there was before.
+    index: OnceLock<Arc<Index>>,
+    index_before: Mutex<Option<Arc<Index>>>,
+    categories: OnceLock<Categories>,
+    views: Views,
+}
+
+/// A skill that was found by what its name and description say.
+#[derive(Clone, Copy, Debug)]
+pub struct Hit<'a> {
+    /// The skill.
+    pub found: &'a FoundSkill,
+    /// How well it fits; the more the better, and of no meaning beside another question's.
+    pub score: f64,
 }
 
 /// A skill of a catalog.
@@ -54,14 +72,26 @@ impl Catalog {
         skills: BTreeMap<SkillName, Entry>,
         agents: BTreeMap<String, Arc<Agent>>,
         report: Report,
+        before: Option<&Self>,
     ) -> Self {
-        let fingerprints: Vec<_> = skills.values().map(|entry| &entry.fingerprint).collect();
-        let version = fingerprint::of_catalog(fingerprints.into_iter(), agents.values().map(AsRef::as_ref));
+        let skills: Vec<_> = skills.into_values().collect();
+        let version =
+            fingerprint::of_catalog(skills.iter().map(|entry| &entry.fingerprint), agents.values().map(AsRef::as_ref));
         let mut packages = HashMap::with_capacity(skills.len());
-        for entry in skills.values() {
+        for entry in &skills {
             packages.entry(entry.found.skill.digest).or_insert_with(|| Arc::clone(&entry.found));
         }
-        Self { version, skills, agents, packages, report }
+        Self {
+            version,
+            skills,
+            agents,
+            packages,
+            report,
+            index: OnceLock::new(),
+            index_before: Mutex::new(before.and_then(|before| before.index.get()).map(Arc::clone)),
+            categories: OnceLock::new(),
+            views: Views::default(),
+        }
     }
 
     /// A hash of all it holds, without modification times: replicas over the same files agree.
@@ -92,22 +122,58 @@ impl Catalog {
     /// A skill, if there is one for this view.
     #[must_use]
     pub fn skill(&self, view: View<'_>, name: &str) -> Option<&Arc<FoundSkill>> {
-        let found = &self.skills.get(name)?.found;
+        let found = &self.entry(name)?.found;
         view.sees(&found.skill.name, found.skill.source).then_some(found)
     }
 
     /// Where the manifest of a skill was found, whoever may see it.
     #[must_use]
     pub fn manifest_path(&self, name: &SkillName) -> Option<&Path> {
-        self.skills.get(name).map(|entry| entry.path.as_path())
+        self.entry(name.as_str()).map(|entry| entry.path.as_path())
     }
 
     /// The skills of a view in byte order of their names, those after `after` only.
     pub fn skills<'a>(&'a self, view: View<'a>, after: Option<&str>) -> impl Iterator<Item = &'a FoundSkill> {
-        self.skills
-            .range::<str, _>((after.map_or(Bound::Unbounded, Bound::Excluded), Bound::Unbounded))
-            .map(|(_, entry)| entry.found.as_ref())
+        let first = after.map_or(0, |after| self.skills.partition_point(|entry| entry.name() <= after));
+        self.skills[first..]
+            .iter()
+            .map(|entry| entry.found.as_ref())
             .filter(move |found| view.sees(&found.skill.name, found.skill.source))
+    }
+
+    /// The skills of a view that fit a question, best first, equally good ones by name: at most `limit`. The first call
+    /// of a catalog makes the index, which takes its time.
+    #[must_use]
+    pub fn search(&self, view: View<'_>, question: &str, limit: usize) -> Vec<Hit<'_>> {
+        let hits = self.index().search(question, &self.visible(view), limit);
+        hits.into_iter().map(|hit| Hit { found: self.skills[hit.place].found.as_ref(), score: hit.score }).collect()
+    }
+
+    /// The categories of the skills of a view, as people browse them.
+    #[must_use]
+    pub fn categories(&self, view: View<'_>) -> Vec<Category<'_>> {
+        let visible = self.visible(view);
+        self.all_categories().seen(|place| visible.sees(place), |place| &self.skills[place].found.skill.card)
+    }
+
+    /// The skills of one category that a view sees, as people browse them, those after `after` only.
+    pub fn cards<'a>(
+        &'a self,
+        view: View<'a>,
+        category: &str,
+        after: Option<Card<'_>>,
+    ) -> impl Iterator<Item = &'a FoundSkill> {
+        let places = self.all_categories().places(category);
+        let first = after.map_or(0, |after| places.partition_point(|place| Card::of(self.found(*place)) <= after));
+        places[first..]
+            .iter()
+            .map(|place| self.found(*place))
+            .filter(move |found| view.sees(&found.skill.name, found.skill.source))
+    }
+
+    /// Makes what a search needs, if nobody has asked for it yet. Blocks.
+    pub fn prepare(&self) {
+        self.index();
     }
 
     /// An agent by its name.
@@ -133,15 +199,15 @@ impl Catalog {
     #[must_use]
     pub fn difference(&self, before: Option<&Self>) -> Difference {
         let mut difference = Difference::default();
-        for (name, entry) in &self.skills {
-            match before.and_then(|before| before.skills.get(name)) {
+        for entry in &self.skills {
+            match before.and_then(|before| before.entry(entry.name())) {
                 None => difference.added += 1,
                 Some(old) if old.fingerprint != entry.fingerprint => difference.changed += 1,
                 Some(_) => {}
             }
         }
         if let Some(before) = before {
-            let gone = before.skills.keys().filter(|name| !self.skills.contains_key(*name)).count();
+            let gone = before.skills.iter().filter(|entry| self.entry(entry.name()).is_none()).count();
             difference.removed = u32::try_from(gone).unwrap_or(u32::MAX);
         }
         difference
@@ -149,7 +215,38 @@ impl Catalog {
 
     /// The fingerprint of this very value, where it was made before.
     pub(super) fn fingerprint_of(&self, found: &Arc<FoundSkill>) -> Option<Digest> {
-        let entry = self.skills.get(&found.skill.name)?;
+        let entry = self.entry(found.skill.name.as_str())?;
         Arc::ptr_eq(&entry.found, found).then_some(entry.fingerprint)
+    }
+
+    fn entry(&self, name: &str) -> Option<&Entry> {
+        let place = self.skills.binary_search_by(|entry| entry.name().cmp(name)).ok()?;
+        Some(&self.skills[place])
+    }
+
+    fn found(&self, place: u32) -> &FoundSkill {
+        &self.skills[place as usize].found
+    }
+
+    pub(super) fn index(&self) -> &Arc<Index> {
+        self.index.get_or_init(|| {
+            // It is not needed a second time, and may hold much that is gone.
+            let before = self.index_before.lock().unwrap_or_else(PoisonError::into_inner).take();
+            Arc::new(Index::new(&self.skills, before.as_deref()))
+        })
+    }
+
+    fn all_categories(&self) -> &Categories {
+        self.categories.get_or_init(|| Categories::of(self.skills.iter().map(|entry| &entry.found.skill)))
+    }
+
+    fn visible(&self, view: View<'_>) -> Arc<Visible> {
+        self.views.visible(view, self.skills.iter().map(|entry| &entry.found.skill))
+    }
+}
+
+impl Entry {
+    fn name(&self) -> &str {
+        self.found.skill.name.as_str()
     }
 }

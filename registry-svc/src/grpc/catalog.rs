@@ -4,28 +4,29 @@ use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::path::PathBuf;
 
 use skillyard::pb::registry::v1 as pb;
-use skillyard::pb::skill::v1::{SkillClass, SkillKind, SkillSource};
+use skillyard::pb::skill::v1::SkillSource;
 use skillyard::service::access_log;
 use skillyard::service::caller::{Caller, Role};
-use skillyard::service::error::{Reason, Refusal};
-use skillyard::skill::Kind;
-use skillyard::{Class, wire};
+use skillyard::service::error::Refusal;
+use skillyard::wire;
 use tokio::sync::watch;
 use tonic::{Request, Response, Status};
 
+use super::browse::Browsing;
 use super::model::Reading;
 use super::page::Page;
 use super::{READERS, unavailable, unknown_agent};
 use crate::admin::follow;
 use crate::catalog::Catalogs;
 use crate::catalog::report::{Key, Reported, RootReport};
-use crate::source::{Diagnostic, FoundSkill, RootKind, RootState, Severity};
+use crate::source::{Diagnostic, RootKind, RootState, Severity};
 
 /// Answers from the current catalog.
 #[derive(Debug)]
 pub(super) struct Service {
     catalogs: Catalogs,
     default_agent: Option<String>,
+    browsing: Browsing,
     reading: Reading,
     sync: Option<watch::Receiver<follow::Status>>,
 }
@@ -36,8 +37,9 @@ impl Service {
         default_agent: Option<String>,
         sync: Option<watch::Receiver<follow::Status>>,
     ) -> Self {
+        let browsing = Browsing::new(catalogs.clone(), default_agent.clone());
         let reading = Reading::new(catalogs.clone(), default_agent.clone());
-        Self { catalogs, default_agent, reading, sync }
+        Self { catalogs, default_agent, browsing, reading, sync }
     }
 }
 
@@ -47,29 +49,7 @@ impl pb::catalog_service_server::CatalogService for Service {
         &self,
         request: Request<pb::ListSkillsRequest>,
     ) -> Result<Response<pb::ListSkillsResponse>, Status> {
-        let caller = Caller::of(&request);
-        caller.allow(&READERS)?;
-        let request = request.into_inner();
-        access_log::on_behalf_of(&request.agent);
-        caller.may_name(&request.agent)?;
-        let filter = Filter::of(&request)?;
-        let (kind, class) = (request.kind.to_string(), request.class.to_string());
-        let filters = ["ListSkills", &request.agent, &kind, &class, &request.category];
-        let page = Page::of(&filters, request.page_size, &request.page_token)?;
-        let catalog = self.catalogs.current().map_err(unavailable)?;
-        let view = catalog.view(&request.agent, self.default_agent.as_deref()).map_err(unknown_agent)?;
-        let total = catalog.skills(view, None).filter(|found| filter.passes(found)).count();
-        let (skills, next_page_token) = page.cut(
-            catalog.skills(view, page.after_name()).filter(|found| filter.passes(found)),
-            |found| found.skill.name.as_str().as_bytes().to_vec(),
-            |found| wire::skill_to_wire(&found.skill),
-        );
-        Ok(Response::new(pb::ListSkillsResponse {
-            skills,
-            next_page_token,
-            catalog_version: catalog.version().to_string(),
-            total_size: i32::try_from(total).unwrap_or(i32::MAX),
-        }))
+        self.browsing.list(request)
     }
 
     async fn get_skill(&self, request: Request<pb::GetSkillRequest>) -> Result<Response<pb::GetSkillResponse>, Status> {
@@ -85,6 +65,20 @@ impl pb::catalog_service_server::CatalogService for Service {
             skill: Some(wire::skill_to_wire(&found.skill)),
             catalog_version: catalog.version().to_string(),
         }))
+    }
+
+    async fn search_skills(
+        &self,
+        request: Request<pb::SearchSkillsRequest>,
+    ) -> Result<Response<pb::SearchSkillsResponse>, Status> {
+        self.browsing.search(request).await
+    }
+
+    async fn list_categories(
+        &self,
+        request: Request<pb::ListCategoriesRequest>,
+    ) -> Result<Response<pb::ListCategoriesResponse>, Status> {
+        self.browsing.categories(request).await
     }
 
     async fn get_roster(
@@ -160,38 +154,6 @@ impl pb::catalog_service_server::CatalogService for Service {
             changed: difference.changed,
             removed: difference.removed,
         }))
-    }
-}
-
-/// What a request lets through beside its agent's view.
-struct Filter {
-    kind: SkillKind,
-    class: Option<Class>,
-    category: Option<String>,
-}
-
-impl Filter {
-    fn of(request: &pb::ListSkillsRequest) -> Result<Self, Refusal> {
-        let unknown = |field: &str, value: i32| {
-            let message = format!("{field} {value} is none that this registry knows: leave it out for all of them");
-            Refusal::new(Reason::InvalidRequest, &message).violation(field, message)
-        };
-        let class = SkillClass::try_from(request.class).map_err(|_| unknown("class", request.class))?;
-        Ok(Self {
-            kind: SkillKind::try_from(request.kind).map_err(|_| unknown("kind", request.kind))?,
-            class: wire::class_from_wire(class),
-            category: (!request.category.is_empty()).then(|| request.category.clone()),
-        })
-    }
-
-    fn passes(&self, found: &FoundSkill) -> bool {
-        let (kind, class) = match &found.skill.kind {
-            Kind::Subprocess(subprocess) => (SkillKind::Subprocess, Some(subprocess.class)),
-            Kind::Playbook(_) => (SkillKind::Playbook, None),
-        };
-        (self.kind == SkillKind::Unspecified || self.kind == kind)
-            && (self.class.is_none() || self.class == class)
-            && self.category.as_ref().is_none_or(|category| *category == found.skill.card.category)
     }
 }
 

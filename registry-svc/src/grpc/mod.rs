@@ -2,6 +2,7 @@
 
 mod agent;
 mod approval;
+mod browse;
 mod catalog;
 mod history;
 mod model;
