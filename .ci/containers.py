@@ -11,6 +11,7 @@ is called `skillyard-ci…` or `skillyard-registry…`/`skillyard-executor…`, 
 import json
 import os
 import pathlib
+import runpy
 import shutil
 import subprocess
 import sys
@@ -25,7 +26,9 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 NETWORK, BASE = "skillyard-ci", "localhost/skillyard-ci-base"
 PODS = ["skillyard-registry-pod-0", "skillyard-executor-pod-0", "skillyard-executor-b-pod-0"]
 ALONE = ["skillyard-ci-registry", "skillyard-ci-executor"]
-VOLUMES = ["skillyard-registry", "state", "token", "tokens", "callers", "skill-disk-usage", "agents"]
+# Of ConfigMaps podman calls the volume as the ConfigMap, of the others as the volume in the pod.
+VOLUMES = ["skillyard-registry", "skillyard-agents", "skillyard-callers", "skillyard-executor-token", "skillyard-tokens",
+           "skill-disk-usage", "skillyard-ci-state", "skillyard-ci-state-b"]
 HARDENED = ["--read-only", "--cap-drop", "ALL", "--security-opt", "no-new-privileges", "--user", "65532", "--network", NETWORK]
 # The engine's own defaults differ from machine to machine.
 ENGINE = """[containers]
@@ -187,10 +190,9 @@ def play(work, kinds, suffix=""):
                     volume["configMap"] = {"name": secret["secretName"]}
                 if "configMap" in volume:
                     volume["configMap"]["optional"] = False
-                if "emptyDir" in volume and suffix:
-                    volume["name"] += suffix
-            for mount in container["volumeMounts"] if suffix else []:
-                mount["name"] += suffix if mount["name"] == "state" else ""
+                volume["name"] = f"skillyard-ci-{volume['name']}{suffix}"
+            for mount in container["volumeMounts"]:
+                mount["name"] = f"skillyard-ci-{mount['name']}{suffix}"
             chosen.append(found)
     for found in chosen:
         found["metadata"].pop("namespace", None)
@@ -246,19 +248,22 @@ class Load:
     """Runs without pause by the client of docs/python, which follows the README's table of retries."""
 
     def __init__(self, work, names, skill="disk_usage"):
-        self.environment = dict(os.environ, SKILLYARD_TOKEN_FILE=str(work / "orchestrator.token"),
-                                SKILLYARD_EXECUTOR=",".join(f"{address(name)}:50052" for name in names))
+        os.environ["SKILLYARD_TOKEN_FILE"] = str(work / "orchestrator.token")
+        os.environ["SKILLYARD_EXECUTOR"] = ",".join(f"{address(name)}:50052" for name in names)
+        # Once, as an orchestrator does: it asks for the API when it is loaded.
+        self.client = runpy.run_path(str(ROOT / "docs/python/run_skill.py"))
         self.skill, self.done, self.failed, self.over = skill, 0, [], threading.Event()
         self.threads = [threading.Thread(target=self.go, daemon=True) for _ in range(3)]
 
     def go(self):
         while not self.over.is_set():
-            ended = subprocess.run([sys.executable, ROOT / "docs/python/run_skill.py", self.skill],
-                                   env=self.environment, capture_output=True, text=True)
-            if ended.returncode == 0:
+            try:
+                finished, result = self.client["run"](self.skill)
+                if not result:
+                    self.failed.append(str(finished))
                 self.done += 1
-            else:
-                self.failed.append(ended.stdout[-300:] + ended.stderr[-300:])
+            except (Exception, SystemExit) as error:
+                self.failed.append(repr(error))
 
     def __enter__(self):
         for thread in self.threads:
@@ -266,7 +271,7 @@ class Load:
         until("runs under load", lambda: self.done >= 3)
         return self
 
-    def more(self, count=6):
+    def more(self, count=50):
         wanted = self.done + count
         until("more runs under load", lambda: self.done >= wanted or self.failed)
 
