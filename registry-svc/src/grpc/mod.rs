@@ -4,6 +4,7 @@ mod agent;
 mod approval;
 mod browse;
 mod catalog;
+mod encoded;
 mod model;
 mod package;
 mod page;
@@ -47,7 +48,7 @@ pub fn add(
     let approvals = approval::Service::new(catalogs.clone(), default_agent.clone(), store.clone(), signers);
     routes
         .add_service(ApprovalServiceServer::new(approvals).max_decoding_message_size(MAX_APPROVAL_BYTES))
-        .add_service(CatalogServiceServer::new(catalog::Service::new(catalogs.clone(), default_agent)))
+        .add_service(encoded::Server::new(catalog::Service::new(catalogs.clone(), default_agent)))
         .add_service(AgentServiceServer::new(agent::Service::new(catalogs.clone())))
         .add_service(PackageServiceServer::new(package::Service::new(catalogs.clone())));
 }

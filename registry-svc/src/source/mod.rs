@@ -23,6 +23,7 @@ mod memory;
 mod near;
 mod node;
 mod package;
+mod parallel;
 mod playbook;
 mod root;
 mod schema;
