@@ -76,18 +76,29 @@ impl Page {
         position: impl Fn(&T) -> Vec<u8>,
         to_wire: impl Fn(&T) -> M,
     ) -> (Vec<M>, String) {
+        self.cut_by(items, position, to_wire, M::encoded_len)
+    }
+
+    /// The same, of items whose length is known otherwise.
+    pub fn cut_by<T, M>(
+        &self,
+        items: impl Iterator<Item = T>,
+        position: impl Fn(&T) -> Vec<u8>,
+        to_wire: impl Fn(&T) -> M,
+        len: impl Fn(&M) -> usize,
+    ) -> (Vec<M>, String) {
         let (mut messages, mut bytes, mut last) = (Vec::new(), 0, None);
         for item in items {
             if messages.len() == self.items {
-                return (messages, self.token(last));
+                return (messages, self.token(last.map(|item| position(&item))));
             }
             let message = to_wire(&item);
-            bytes += message.encoded_len() + AROUND;
+            bytes += len(&message) + AROUND;
             if bytes > MAX_BYTES && !messages.is_empty() {
-                return (messages, self.token(last));
+                return (messages, self.token(last.map(|item| position(&item))));
             }
             messages.push(message);
-            last = Some(position(&item));
+            last = Some(item);
         }
         (messages, String::new())
     }

@@ -121,10 +121,11 @@ impl Loader<'_> {
                         Fate::NameTaken
                     }
                     Slot::Vacant(free) => {
-                        let known = self.before.and_then(|before| before.fingerprint_of(found));
-                        let fingerprint = known.unwrap_or_else(|| fingerprint::of_skill(&found.skill));
+                        let known = self.before.and_then(|before| before.known(found));
+                        let (fingerprint, memo) =
+                            known.unwrap_or_else(|| (fingerprint::of_skill(&found.skill), Arc::default()));
                         let path = candidate.path.clone();
-                        free.insert(Entry { found: Arc::clone(found), path, fingerprint });
+                        free.insert(Entry { found: Arc::clone(found), path, fingerprint, memo });
                         Fate::Registered(Some(found.skill.digest))
                     }
                 },

@@ -49,6 +49,28 @@ pub(super) struct Entry {
     pub(super) path: PathBuf,
     /// Of all that a caller could see of it but its modification time.
     pub(super) fingerprint: Digest,
+    /// What was made of this very value before.
+    pub(super) memo: Arc<Memo>,
+}
+
+/// A place for what a reader makes of a skill, which is the same each time and takes longer to make than to keep. It goes
+/// from catalog to catalog with the skill.
+#[derive(Debug, Default)]
+pub(super) struct Memo(OnceLock<Arc<[u8]>>);
+
+/// A skill in a list.
+#[derive(Clone, Copy, Debug)]
+pub struct Listed<'a> {
+    /// The skill.
+    pub found: &'a FoundSkill,
+    memo: &'a Memo,
+}
+
+impl<'a> Listed<'a> {
+    /// What the first caller made of the skill: every caller must make the same.
+    pub fn once(&self, make: impl FnOnce(&'a FoundSkill) -> Vec<u8>) -> &'a Arc<[u8]> {
+        self.memo.0.get_or_init(|| make(self.found).into())
+    }
 }
 
 /// No agent has this name.
@@ -134,11 +156,19 @@ impl Catalog {
 
     /// The skills of a view in byte order of their names, those after `after` only.
     pub fn skills<'a>(&'a self, view: View<'a>, after: Option<&str>) -> impl Iterator<Item = &'a FoundSkill> {
+        self.listed(view, after).map(|listed| listed.found)
+    }
+
+    /// The same, for lists.
+    pub fn listed<'a>(&'a self, view: View<'a>, after: Option<&str>) -> impl Iterator<Item = Listed<'a>> {
         let first = after.map_or(0, |after| self.skills.partition_point(|entry| entry.name() <= after));
-        self.skills[first..]
-            .iter()
-            .map(|entry| entry.found.as_ref())
-            .filter(move |found| view.sees(&found.skill.name, found.skill.source))
+        self.skills[first..].iter().filter(move |entry| entry.is_seen(view)).map(Entry::listed)
+    }
+
+    /// How many skills a view sees.
+    #[must_use]
+    pub fn count(&self, view: View<'_>) -> usize {
+        self.visible(view).count()
     }
 
     /// The skills of a view that fit a question, best first, equally good ones by name: at most `limit`. The first call
@@ -162,13 +192,15 @@ impl Catalog {
         view: View<'a>,
         category: &str,
         after: Option<Card<'_>>,
-    ) -> impl Iterator<Item = &'a FoundSkill> {
+    ) -> impl Iterator<Item = Listed<'a>> {
         let places = self.all_categories().places(category);
-        let first = after.map_or(0, |after| places.partition_point(|place| Card::of(self.found(*place)) <= after));
+        let entry = |place: u32| &self.skills[place as usize];
+        let first = after.map_or(0, |after| places.partition_point(|place| Card::of(&entry(*place).found) <= after));
         places[first..]
             .iter()
-            .map(|place| self.found(*place))
-            .filter(move |found| view.sees(&found.skill.name, found.skill.source))
+            .map(move |place| entry(*place))
+            .filter(move |entry| entry.is_seen(view))
+            .map(Entry::listed)
     }
 
     /// Makes what a search needs, if nobody has asked for it yet. Blocks.
@@ -213,19 +245,15 @@ impl Catalog {
         difference
     }
 
-    /// The fingerprint of this very value, where it was made before.
-    pub(super) fn fingerprint_of(&self, found: &Arc<FoundSkill>) -> Option<Digest> {
+    /// What was made of this very value before.
+    pub(super) fn known(&self, found: &Arc<FoundSkill>) -> Option<(Digest, Arc<Memo>)> {
         let entry = self.entry(found.skill.name.as_str())?;
-        Arc::ptr_eq(&entry.found, found).then_some(entry.fingerprint)
+        Arc::ptr_eq(&entry.found, found).then(|| (entry.fingerprint, Arc::clone(&entry.memo)))
     }
 
     fn entry(&self, name: &str) -> Option<&Entry> {
         let place = self.skills.binary_search_by(|entry| entry.name().cmp(name)).ok()?;
         Some(&self.skills[place])
-    }
-
-    fn found(&self, place: u32) -> &FoundSkill {
-        &self.skills[place as usize].found
     }
 
     pub(super) fn index(&self) -> &Arc<Index> {
@@ -248,5 +276,13 @@ impl Catalog {
 impl Entry {
     fn name(&self) -> &str {
         self.found.skill.name.as_str()
+    }
+
+    fn is_seen(&self, view: View<'_>) -> bool {
+        view.sees(&self.found.skill.name, self.found.skill.source)
+    }
+
+    fn listed(&self) -> Listed<'_> {
+        Listed { found: &self.found, memo: &self.memo }
     }
 }

@@ -4,6 +4,7 @@ use std::num::NonZero;
 use std::sync::Arc;
 
 use prost::Message as _;
+use prost::bytes::Bytes;
 use skillyard::pb::registry::v1 as pb;
 use skillyard::pb::skill::v1::{SkillClass, SkillKind};
 use skillyard::service::access_log;
@@ -14,9 +15,11 @@ use skillyard::{Class, wire};
 use tokio::sync::Semaphore;
 use tonic::{Request, Response, Status};
 
+use super::encoded::{self, EncodedSkills};
 use super::page::{self, Page};
 use super::{READERS, unavailable, unknown_agent};
 use crate::catalog::categories::{Card, Category};
+use crate::catalog::snapshot::Listed;
 use crate::catalog::{Catalog, Catalogs};
 use crate::source::FoundSkill;
 
@@ -40,10 +43,7 @@ impl Browsing {
         Self { catalogs, default_agent, threads: Arc::new(Semaphore::new(threads)) }
     }
 
-    pub(super) fn list(
-        &self,
-        request: Request<pb::ListSkillsRequest>,
-    ) -> Result<Response<pb::ListSkillsResponse>, Status> {
+    pub(super) fn list(&self, request: Request<pb::ListSkillsRequest>) -> Result<Response<EncodedSkills>, Status> {
         allow(&request, &request.get_ref().agent)?;
         let request = request.into_inner();
         let filter = Filter::of(&request)?;
@@ -52,21 +52,24 @@ impl Browsing {
         let page = Page::of(&filters, request.page_size, &request.page_token)?;
         let catalog = self.catalogs.current().map_err(unavailable)?;
         let view = catalog.view(&request.agent, self.default_agent.as_deref()).map_err(unknown_agent)?;
-        let to_wire = |found: &&FoundSkill| wire::skill_to_wire(&found.skill);
-        let passes = |found: &&FoundSkill| filter.passes(found);
+        let passes = |listed: &Listed<'_>| filter.passes(listed.found);
         let (total, (skills, next_page_token)) = match request.category.as_str() {
             "" => {
-                let rest = catalog.skills(view, page.after_name()).filter(passes);
-                let position = |found: &&FoundSkill| found.skill.name.as_str().as_bytes().to_vec();
-                (catalog.skills(view, None).filter(passes).count(), page.cut(rest, position, to_wire))
+                let rest = catalog.listed(view, page.after_name()).filter(passes);
+                let position = |listed: &Listed<'_>| listed.found.skill.name.as_str().as_bytes().to_vec();
+                let total = match filter.is_none() {
+                    true => catalog.count(view),
+                    false => catalog.listed(view, None).filter(passes).count(),
+                };
+                (total, page.cut_by(rest, position, encoded::skill, Bytes::len))
             }
             category => {
                 let rest = catalog.cards(view, category, page.after().map(card_from_position)).filter(passes);
                 let total = catalog.cards(view, category, None).filter(passes).count();
-                (total, page.cut(rest, |found| card_to_position(found), to_wire))
+                (total, page.cut_by(rest, |listed| card_to_position(listed.found), encoded::skill, Bytes::len))
             }
         };
-        Ok(Response::new(pb::ListSkillsResponse {
+        Ok(Response::new(EncodedSkills {
             skills,
             next_page_token,
             catalog_version: catalog.version().to_string(),
@@ -181,6 +184,10 @@ impl Filter {
             kind: SkillKind::try_from(request.kind).map_err(|_| unknown("kind", request.kind))?,
             class: wire::class_from_wire(class),
         })
+    }
+
+    fn is_none(&self) -> bool {
+        self.kind == SkillKind::Unspecified && self.class.is_none()
     }
 
     fn passes(&self, found: &FoundSkill) -> bool {

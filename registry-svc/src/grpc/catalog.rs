@@ -13,6 +13,7 @@ use tokio::sync::watch;
 use tonic::{Request, Response, Status};
 
 use super::browse::Browsing;
+use super::encoded::EncodedSkills;
 use super::model::Reading;
 use super::page::Page;
 use super::{READERS, unavailable, unknown_agent};
@@ -41,6 +42,11 @@ impl Service {
         let reading = Reading::new(catalogs.clone(), default_agent.clone());
         Self { catalogs, default_agent, browsing, reading, sync }
     }
+
+    /// A page of skills, each encoded already.
+    pub(super) fn list(&self, request: Request<pb::ListSkillsRequest>) -> Result<Response<EncodedSkills>, Status> {
+        self.browsing.list(request)
+    }
 }
 
 #[tonic::async_trait]
@@ -49,7 +55,7 @@ impl pb::catalog_service_server::CatalogService for Service {
         &self,
         request: Request<pb::ListSkillsRequest>,
     ) -> Result<Response<pb::ListSkillsResponse>, Status> {
-        self.browsing.list(request)
+        Ok(self.list(request)?.map(EncodedSkills::decoded))
     }
 
     async fn get_skill(&self, request: Request<pb::GetSkillRequest>) -> Result<Response<pb::GetSkillResponse>, Status> {

@@ -4,6 +4,7 @@ mod agent;
 mod approval;
 mod browse;
 mod catalog;
+mod encoded;
 mod history;
 mod model;
 mod package;
@@ -54,7 +55,7 @@ pub fn add(
     routes
         .add_service(ApprovalServiceServer::new(approvals).max_decoding_message_size(MAX_APPROVAL_BYTES))
         .add_service(HistoryServiceServer::new(history::Service::new(store.clone())))
-        .add_service(CatalogServiceServer::new(catalog::Service::new(catalogs.clone(), default_agent, sync)))
+        .add_service(encoded::Server::new(catalog::Service::new(catalogs.clone(), default_agent, sync)))
         .add_service(AgentServiceServer::new(agent::Service::new(catalogs.clone())))
         .add_service(PackageServiceServer::new(package::Service::new(catalogs.clone())));
 }

@@ -14,7 +14,8 @@ use super::skill::Place;
 use super::text::MAX_TEXT_BYTES;
 use super::walk::{self, Walk};
 use super::{
-    AgentScan, Candidate, Look, Root, RootKind, RootState, Scan, SkillScan, agent_file, cloud, codes, mirror, skill,
+    AgentScan, Candidate, Look, Root, RootKind, RootState, Scan, SkillScan, agent_file, cloud, codes, mirror, parallel,
+    skill,
 };
 
 /// Looks at a root of skills.
@@ -56,11 +57,13 @@ pub fn scan_skills_with(look: &Look, root: &Root, previous: Option<&SkillScan>) 
             candidates.push(Candidate::new(path, String::new(), None, findings));
         }
     }
-    let mut memory = Memory::default();
-    for path in manifests {
+    let made = parallel::map(&manifests, |path| {
         let place = Place { root: &root.path, canonical: &canonical, source, ids: &listed.ids, look };
-        let known = previous.and_then(|scan| Some((scan.candidate(&path)?, scan.memory.get(&path)?)));
-        let Some((candidate, remembered)) = skill::read(&place, &path, known) else { continue };
+        let known = previous.and_then(|scan| Some((scan.candidate(path)?, scan.memory.get(path)?)));
+        skill::read(&place, path, known)
+    });
+    let mut memory = Memory::with_capacity(made.len());
+    for (candidate, remembered) in made.into_iter().flatten() {
         if let Some(remembered) = remembered {
             memory.insert(candidate.path.clone(), remembered);
         }

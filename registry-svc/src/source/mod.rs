@@ -24,6 +24,7 @@ pub(crate) mod mirror;
 mod near;
 mod node;
 mod package;
+mod parallel;
 mod playbook;
 mod root;
 mod schema;
