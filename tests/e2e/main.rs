@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking, its helpers too")]
 
+mod admin_port;
 mod admission;
 mod approvals;
 mod attach;
