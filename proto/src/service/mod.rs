@@ -5,6 +5,7 @@ pub mod access_log;
 pub mod admin;
 pub mod caller;
 mod callers;
+mod connection;
 pub mod dial;
 pub mod error;
 mod explained;

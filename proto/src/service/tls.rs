@@ -8,7 +8,6 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::{Duration, SystemTime};
 
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
@@ -20,10 +19,10 @@ use tokio_rustls::rustls::server::WebPkiClientVerifier;
 use tokio_rustls::rustls::{RootCertStore, ServerConfig};
 use tokio_rustls::server::TlsStream;
 use tokio_stream::Stream;
-use tonic::transport::server::Connected;
 use x509_parser::extensions::GeneralName;
 
 use super::callers::certificate_name;
+use super::connection::Connection;
 use super::rotated::{Content, FileError, Rotated};
 
 /// A client that has not shaken hands by then is cut off.
@@ -113,7 +112,7 @@ impl Peer {
         self.not_after < SystemTime::now()
     }
 
-    fn of(stream: &TlsStream<TcpStream>) -> Option<Self> {
+    pub(super) fn of(stream: &TlsStream<TcpStream>) -> Option<Self> {
         let certificate = stream.get_ref().1.peer_certificates()?.first()?;
         let (_, certificate) = x509_parser::parse_x509_certificate(certificate).ok()?;
         let names = certificate.subject_alternative_name().ok().flatten().map_or_else(Vec::new, |extension| {
@@ -125,25 +124,6 @@ impl Peer {
         });
         let seconds = u64::try_from(certificate.validity().not_after.timestamp()).unwrap_or_default();
         Some(Self { names: names.into(), not_after: SystemTime::UNIX_EPOCH + Duration::from_secs(seconds) })
-    }
-}
-
-/// A client's connection, ready to be served.
-pub(crate) enum Connection {
-    /// As it came.
-    Plain(TcpStream),
-    /// After the handshake.
-    Encrypted(Box<TlsStream<TcpStream>>),
-}
-
-impl Connected for Connection {
-    type ConnectInfo = Option<Peer>;
-
-    fn connect_info(&self) -> Option<Peer> {
-        match self {
-            Self::Plain(_) => None,
-            Self::Encrypted(stream) => Peer::of(stream),
-        }
     }
 }
 
@@ -180,7 +160,7 @@ impl<I: Stream<Item = io::Result<TcpStream>> + Unpin> Stream for Connections<I> 
                 Some(Err(error)) => return Poll::Ready(Some(Err(error))),
                 Some(Ok(stream)) => stream,
             };
-            let Some(tls) = &self.tls else { return Poll::Ready(Some(Ok(Connection::Plain(stream)))) };
+            let Some(tls) = &self.tls else { return Poll::Ready(Some(Ok(Connection::plain(stream)))) };
             if self.handshakes.len() >= MAX_HANDSHAKES {
                 tracing::warn!(most = MAX_HANDSHAKES, "a connection is closed: too many are shaking hands");
                 continue;
@@ -194,7 +174,7 @@ impl<I: Stream<Item = io::Result<TcpStream>> + Unpin> Stream for Connections<I> 
 async fn shake(acceptor: TlsAcceptor, stream: TcpStream) -> Option<Connection> {
     let from = stream.peer_addr().ok();
     match timeout(HANDSHAKE, acceptor.accept(stream)).await {
-        Ok(Ok(stream)) => Some(Connection::Encrypted(Box::new(stream))),
+        Ok(Ok(stream)) => Some(Connection::encrypted(stream)),
         Ok(Err(error)) => {
             tracing::info!(?from, %error, "a handshake failed");
             None
@@ -202,56 +182,6 @@ async fn shake(acceptor: TlsAcceptor, stream: TcpStream) -> Option<Connection> {
         Err(_) => {
             tracing::info!(?from, limit = ?HANDSHAKE, "a handshake took too long");
             None
-        }
-    }
-}
-
-impl AsyncRead for Connection {
-    fn poll_read(self: Pin<&mut Self>, context: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        match self.get_mut() {
-            Self::Plain(stream) => Pin::new(stream).poll_read(context, buffer),
-            Self::Encrypted(stream) => Pin::new(stream).poll_read(context, buffer),
-        }
-    }
-}
-
-impl AsyncWrite for Connection {
-    fn poll_write(self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        match self.get_mut() {
-            Self::Plain(stream) => Pin::new(stream).poll_write(context, bytes),
-            Self::Encrypted(stream) => Pin::new(stream).poll_write(context, bytes),
-        }
-    }
-
-    fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match self.get_mut() {
-            Self::Plain(stream) => Pin::new(stream).poll_flush(context),
-            Self::Encrypted(stream) => Pin::new(stream).poll_flush(context),
-        }
-    }
-
-    fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match self.get_mut() {
-            Self::Plain(stream) => Pin::new(stream).poll_shutdown(context),
-            Self::Encrypted(stream) => Pin::new(stream).poll_shutdown(context),
-        }
-    }
-
-    fn poll_write_vectored(
-        self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        slices: &[io::IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        match self.get_mut() {
-            Self::Plain(stream) => Pin::new(stream).poll_write_vectored(context, slices),
-            Self::Encrypted(stream) => Pin::new(stream).poll_write_vectored(context, slices),
-        }
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        match self {
-            Self::Plain(stream) => stream.is_write_vectored(),
-            Self::Encrypted(stream) => stream.is_write_vectored(),
         }
     }
 }
