@@ -12,6 +12,7 @@ is called `skillyard-ci…` or `skillyard-registry…`/`skillyard-executor…`, 
 import json
 import os
 import pathlib
+import re
 import runpy
 import shutil
 import subprocess
@@ -26,6 +27,8 @@ import yaml
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 NETWORK, BASE = "skillyard-ci", "localhost/skillyard-ci-base"
 PODS = ["skillyard-registry-pod-0", "skillyard-executor-pod-0", "skillyard-executor-b-pod-0"]
+# Their last bytes are 200 and up: podman tells a pod not where it is.
+ADDRESSES = ["skillyard-registry", "skillyard-executor", "skillyard-executor-b"]
 ALONE = ["skillyard-ci-registry", "skillyard-ci-executor"]
 # Of ConfigMaps podman calls the volume as the ConfigMap, of the others as the volume in the pod.
 VOLUMES = ["skillyard-registry", "skillyard-agents", "skillyard-callers", "skillyard-executor-token", "skillyard-tokens",
@@ -183,6 +186,7 @@ def make_tokens(work):
 def play(work, kinds, suffix=""):
     """`podman kube play` of what the kustomization renders, less what podman has not: it knows no probes, fsGroup and field
     references, mounts Secrets encoded, and gives every pod a name of its own where a Service would be."""
+    ip = re.sub(r"\d+/\d+$", str(200 + ADDRESSES.index(kinds[0] + suffix)), json.loads(command("podman", "network", "inspect", NETWORK))[0]["subnets"][0]["subnet"])
     objects = [found for found in yaml.safe_load_all(command("kubectl", "kustomize", ROOT / "deploy/kustomize/overlays/configmap-skills")) if found]
     chosen = [found for found in objects if found["kind"] == "ConfigMap"
               or (found["kind"] == "PersistentVolumeClaim" and found["metadata"]["name"] in kinds)]
@@ -200,7 +204,7 @@ def play(work, kinds, suffix=""):
                 container.pop(absent)
             for variable in container["env"]:
                 if variable.pop("valueFrom", None):
-                    variable["value"] = "127.0.0.1"
+                    variable["value"] = ip
                 if variable["name"] == "SKILLYARD_REGISTRY":
                     variable["value"] = f"http://{PODS[0]}:50051"
             for volume in pod["volumes"]:
@@ -218,7 +222,7 @@ def play(work, kinds, suffix=""):
             found["metadata"]["annotations"] = {"volume.podman.io/uid": "65532", "volume.podman.io/gid": "65532"}
     order = ["ConfigMap", "PersistentVolumeClaim", "Deployment"]
     (work / "play.yaml").write_text(yaml.safe_dump_all(sorted(chosen, key=lambda found: order.index(found["kind"]))))
-    command("podman", "kube", "play", "--network", NETWORK, work / "play.yaml")
+    command("podman", "kube", "play", "--network", NETWORK, "--ip", ip, work / "play.yaml")
 
 
 def address(name):
