@@ -237,6 +237,12 @@ def call(name, port, method, token, **request):
                    f"{address(name)}:{port}", method)
 
 
+def start(name):
+    """Starts a pod again. podman ends it some time after its only container, and a start before that is in vain."""
+    until(f"{name} has ended", lambda: json.loads(command("podman", "pod", "inspect", name))["State"] == "Exited")
+    command("podman", "pod", "start", name)
+
+
 def mirrored(name, token):
     status = json.loads(call(name, 50052, STATUS, token))
     return status if status.get("catalogVersion") and status.get("registryConnected") and not status.get("missing") else None
@@ -316,7 +322,7 @@ def replacement(work, tokens):
         load.more()
         command("podman", "kill", "-s", "KILL", f"{registry}-registry")
         load.more()
-        command("podman", "start", f"{registry}-registry")
+        start(registry)
         until("the registry is ready again", lambda: get(registry, "/readyz") is not None)
         load.more()
     until("the executor has its registry again", lambda: mirrored(second, tokens["orchestrator"]))
@@ -327,7 +333,7 @@ def deaths(work, tokens):
     registry, _, executor = PODS
     for name, container in ((executor, f"{executor}-executor"), (registry, f"{registry}-registry")):
         command("podman", "kill", "-s", "KILL", container)
-        command("podman", "start", container)
+        start(name)
         until(f"{name} is ready again", lambda: get(name, "/readyz") is not None)
     until("runs again", lambda: mirrored(executor, tokens["orchestrator"]) and runs(executor, tokens["orchestrator"]))
 
@@ -368,7 +374,7 @@ def hostile(work, tokens):
         else:
             print("    less than files+signals here: what the attack did is not judged")
         load.more()
-    command_line = ["podman", "top", executor, "-eo", "stat,comm"]
+    command_line = ["podman", "top", executor, "state", "comm"]
     until("no zombies are left", lambda: not [line for line in command(*command_line).split("\n")[1:] if line.startswith("Z")], 30)
     until("nothing of a run is left", lambda: "sleep" not in command(*command_line), 30)
 
