@@ -46,6 +46,8 @@ expect "certificates are read" '"state": "ok"' \
 expect "a terminal runs a skill" '"lines":630' executor-svc run log_summary --agent reader --args "$sample"
 # Built by the tests; asking cargo for this package alone would build its dependencies once more, with fewer features.
 expect "Rust runs a skill" '"lines":630' "${CARGO_TARGET_DIR:-target}/debug/examples/run_skill" log_summary "$sample"
+expect "Rust spreads runs, and leaves out who is not there" '^12 [^ ]+ OUTCOME_SUCCEEDED' \
+    env SKILLYARD_EXECUTOR="http://127.0.0.1:1,$SKILLYARD_EXECUTOR" "${CARGO_TARGET_DIR:-target}/debug/examples/spread_runs" log_summary "$sample" 12
 expect "an operator reloads" 'catalogVersion' as operator -plaintext "$registry" skillyard.registry.v1.CatalogService/Reload
 expect "an orchestrator does not" 'CALLER_NOT_ALLOWED' \
     as orchestrator -plaintext "$registry" skillyard.registry.v1.CatalogService/Reload

@@ -4,8 +4,7 @@
     deploy/local/up.sh -- python3 .ci/containers.py [--all]     (root; podman, buildah, debootstrap, kubectl, grpcurl)
 
 Images from deploy/image, the pair from deploy/kustomize/overlays/configmap-skills by `podman kube play`. With --all also a
-rolling replacement under load, deaths and recoveries, and hostile skills beside an executor that is process 1, none of which
-has been seen to pass. All that it makes
+rolling replacement under load, deaths and recoveries, and hostile skills beside an executor that is process 1. All that it makes
 is called `skillyard-ci…` or `skillyard-registry…`/`skillyard-executor…`, and removed at the end; images and the base stay.
 """
 
@@ -273,17 +272,28 @@ def pair(work, tokens):
 
 
 class Load:
-    """Runs without pause by the client of docs/python, which follows the README's table of retries."""
+    """Runs without pause by the clients of docs/python and proto/examples, which follow the README's table of retries."""
 
     def __init__(self, work, names, skill="disk_usage"):
         os.environ["SKILLYARD_TOKEN_FILE"] = str(work / "orchestrator.token")
         os.environ["SKILLYARD_EXECUTOR"] = ",".join(f"{address(name)}:50052" for name in names)
+        self.urls = ",".join(f"http://{address(name)}:50052" for name in names)
         # Once, as an orchestrator does: it asks for the API when it is loaded.
         self.client = runpy.run_path(str(ROOT / "docs/python/run_skill.py"))
         self.skill, self.done, self.failed, self.over = skill, 0, [], threading.Event()
-        self.threads = [threading.Thread(target=self.go, daemon=True) for _ in range(3)]
+        self.threads = [threading.Thread(target=goes, daemon=True) for goes in (self.python, self.python, self.python, self.rust)]
 
-    def go(self):
+    def rust(self):
+        spread = pathlib.Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target"), "debug/examples/spread_runs")
+        while not self.over.is_set():
+            done = subprocess.run([spread, self.skill, "{}", "10"], capture_output=True, text=True, env=os.environ | {"SKILLYARD_EXECUTOR": self.urls})
+            ended = [line.split(None, 2) for line in done.stdout.split("\n") if line]
+            succeeded = sum(int(count) for count, _, outcome in ended if outcome == "OUTCOME_SUCCEEDED")
+            if succeeded != 10:
+                self.failed.append(done.stdout + done.stderr)
+            self.done += succeeded
+
+    def python(self):
         while not self.over.is_set():
             try:
                 finished, result = self.client["run"](self.skill)
@@ -299,7 +309,7 @@ class Load:
         until("runs under load", lambda: self.done >= 3)
         return self
 
-    def more(self, count=9):
+    def more(self, count=30):
         wanted = self.done + count
         until("more runs under load", lambda: self.done >= wanted or self.failed)
 

@@ -181,6 +181,20 @@ async fn who_is_let_in() {
 }
 
 #[tokio::test]
+async fn one_of_many_behind_a_name_is_trusted_by_that_name() {
+    let world = world(&ca()).await;
+    let named = world.dialer("ca.pem", None, Some("token"));
+    assert_eq!(ask(named.elsewhere(&world.address.to_string()).unwrap()).await.unwrap(), "ann");
+    // By an address that was given at first, the certificate has to be for the address.
+    let url = format!("https://{}", world.address);
+    let options = DialOptions { ca: Some(world.path("ca.pem")), ..DialOptions::default() };
+    let unnamed = Dialer::check(&url, &options).unwrap();
+    let refused = ask(unnamed.clone()).await.unwrap_err();
+    assert_ne!(refused.code(), Code::Unauthenticated, "no further than the handshake: {refused:?}");
+    assert!(ask(unnamed.elsewhere(&format!("localhost:{}", world.address.port())).unwrap()).await.is_err());
+}
+
+#[tokio::test]
 async fn a_stalled_handshake_is_in_nobodys_way_and_ends() {
     let ca = ca();
     let world = world(&ca).await;

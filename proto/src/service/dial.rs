@@ -66,6 +66,8 @@ type Made = (Arc<Endpoint>, Channel);
 #[derive(Debug)]
 struct Inner {
     scheme: String,
+    /// What its certificate has to name.
+    host: String,
     options: DialOptions,
     target: Target,
     token: Option<Rotated<HeaderValue>>,
@@ -82,7 +84,7 @@ impl Dialer {
     #[must_use]
     pub fn plain(uri: Uri) -> Self {
         let target = Target::Plain(Arc::new(Endpoint::from(uri)));
-        Self::new("http", &DialOptions::default(), target, None)
+        Self::new("http", "", &DialOptions::default(), target, None)
     }
 
     /// Reads the files; from now on they are followed.
@@ -90,6 +92,11 @@ impl Dialer {
     /// # Errors
     /// Every fault: a URL that is none, files that cannot be used, and options that do not go together.
     pub fn check(url: &str, options: &DialOptions) -> Result<Self, Vec<DialFault>> {
+        Self::check_as(None, url, options)
+    }
+
+    /// The same; the certificate names this host, or that of the URL.
+    fn check_as(host: Option<&str>, url: &str, options: &DialOptions) -> Result<Self, Vec<DialFault>> {
         let mut faults = Vec::new();
         let mut fault = |flag, what: String| faults.push(DialFault { flag, what });
         let token = options.token_file.as_ref().and_then(|path| {
@@ -103,7 +110,8 @@ impl Dialer {
             fault(DialFlag::Url, what);
             return Err(faults);
         };
-        let dialer = |target, token| Self::new(scheme, options, target, token);
+        let host = host.or(uri.host()).unwrap_or_default().to_owned();
+        let dialer = |target, token| Self::new(scheme, &host, options, target, token);
         let endpoint = Endpoint::from(uri.clone());
         if scheme == "http" {
             for (flag, path) in
@@ -132,7 +140,10 @@ impl Dialer {
             }
         };
         let paths = std::iter::once(ca.clone()).chain(own).collect();
-        let load = move |contents: &[Content]| encrypted(&endpoint, contents);
+        let load = {
+            let host = host.clone();
+            move |contents: &[Content]| encrypted(&endpoint, &host, contents)
+        };
         match Rotated::open("client certificate", paths, load) {
             Ok(rotated) if faults.is_empty() => Ok(dialer(Target::Encrypted(rotated), token)),
             Ok(_) => Err(faults),
@@ -143,8 +154,15 @@ impl Dialer {
         }
     }
 
-    fn new(scheme: &str, options: &DialOptions, target: Target, token: Option<Rotated<HeaderValue>>) -> Self {
-        let inner = Inner { scheme: scheme.to_owned(), options: options.clone(), target, token };
+    fn new(
+        scheme: &str,
+        host: &str,
+        options: &DialOptions,
+        target: Target,
+        token: Option<Rotated<HeaderValue>>,
+    ) -> Self {
+        let (scheme, host, options) = (scheme.to_owned(), host.to_owned(), options.clone());
+        let inner = Inner { scheme, host, options, target, token };
         Self { inner: Arc::new(inner), configure: std::convert::identity, made: Arc::default() }
     }
 
@@ -154,13 +172,14 @@ impl Dialer {
         Self { configure, made: Arc::default(), ..self }
     }
 
-    /// Another service, at this host:port, that is trusted and shown the same.
+    /// Another of the same service, at this host:port, that is trusted and shown the same. Its certificate is for the name
+    /// of the first: one of many behind a name has none for its own address.
     ///
     /// # Errors
     /// What is no host and port, or files that have become unusable.
     pub fn elsewhere(&self, authority: &str) -> Result<Self, Vec<DialFault>> {
         let url = format!("{}://{authority}", self.inner.scheme);
-        Ok(Self::check(&url, &self.inner.options)?.configured(self.configure))
+        Ok(Self::check_as(Some(&self.inner.host), &url, &self.inner.options)?.configured(self.configure))
     }
 
     /// A channel, connected to when it is first used and again whenever the connection was lost. A new one when the
@@ -209,9 +228,11 @@ fn bearer(content: &Content) -> Result<HeaderValue, FileError> {
     Ok(value)
 }
 
-fn encrypted(endpoint: &Endpoint, contents: &[Content]) -> Result<Endpoint, FileError> {
+fn encrypted(endpoint: &Endpoint, host: &str, contents: &[Content]) -> Result<Endpoint, FileError> {
     let [ca, own @ ..] = contents else { return Err(FileError::content(&PathBuf::new(), "no file")) };
     let mut tls = ClientTlsConfig::new().ca_certificate(Certificate::from_pem(&ca.bytes));
+    // In a URL an address of IPv6 is in brackets, in a certificate it is not.
+    tls = tls.domain_name(host.trim_start_matches('[').trim_end_matches(']'));
     if let [cert, key] = own {
         tls = tls.identity(Identity::from_pem(&cert.bytes, &key.bytes));
     }
