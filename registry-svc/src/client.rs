@@ -15,7 +15,7 @@ use std::time::SystemTime;
 use self::connection::Connection;
 use skillyard::pb::registry::v1 as pb;
 use skillyard::pb::registry::v1::approval_service_client::ApprovalServiceClient;
-use skillyard::service::dial::Dialer;
+use skillyard::service::dial::{Dialer, FlagsError};
 use tonic::Status;
 use tonic_types::StatusExt as _;
 
@@ -96,8 +96,8 @@ impl Wanted {
 /// Why nothing was done.
 #[derive(Debug, thiserror::Error)]
 enum Failure {
-    #[error("{0}")]
-    Dial(String),
+    #[error(transparent)]
+    Dial(#[from] FlagsError),
     #[error("{}", refusal(.0))]
     Status(Box<Status>),
     #[error("the arguments cannot be read from {}: {source}", .path.display())]

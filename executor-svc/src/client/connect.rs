@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use skillyard::service::dial::{DialFlag, DialOptions, Dialer};
+use skillyard::service::dial::{DialOptions, Dialer, FlagsError};
 
 use super::endpoint;
 
@@ -26,33 +26,11 @@ pub(super) struct ConnectArgs {
     key: Option<PathBuf>,
 }
 
-/// Why nobody can be asked.
-#[derive(Debug, thiserror::Error)]
-#[error("{0}")]
-pub(super) struct DialError(String);
-
 impl ConnectArgs {
-    /// An empty variable is one that is not set.
-    pub(super) fn dialer(&self) -> Result<Dialer, DialError> {
-        let given = |path: &Option<PathBuf>| path.clone().filter(|path| !path.as_os_str().is_empty());
-        let options = DialOptions {
-            token_file: given(&self.token_file),
-            ca: given(&self.ca),
-            cert: given(&self.cert),
-            key: given(&self.key),
-        };
-        Dialer::check(&self.executor, &options).map(|dialer| dialer.configured(endpoint)).map_err(|faults| {
-            let faults = faults.iter().map(|fault| {
-                let flag = match fault.flag {
-                    DialFlag::Url => "--executor",
-                    DialFlag::TokenFile => "--token-file",
-                    DialFlag::Ca => "--ca",
-                    DialFlag::Cert => "--cert",
-                    DialFlag::Key => "--key",
-                };
-                format!("{flag}: {}", fault.what)
-            });
-            DialError(faults.collect::<Vec<_>>().join("; "))
-        })
+    /// What clients are made over.
+    pub(super) fn dialer(&self) -> Result<Dialer, FlagsError> {
+        let Self { executor, token_file, ca, cert, key } = self.clone();
+        let options = DialOptions { token_file, ca, cert, key };
+        Ok(Dialer::of_flags("--executor", &executor, options)?.configured(endpoint))
     }
 }

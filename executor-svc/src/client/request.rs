@@ -8,12 +8,12 @@ use std::time::Duration;
 
 use skillyard::pb::executor::v1::RunSkillRequest;
 use skillyard::pb::executor::v1::run_skill_request::Arguments;
-use skillyard::service::dial::Dialer;
+use skillyard::service::dial::{Dialer, FlagsError};
 use skillyard::wire::duration_to_wire;
 use uuid::Uuid;
 
 use super::EXIT_CODES;
-use super::connect::{ConnectArgs, DialError};
+use super::connect::ConnectArgs;
 
 /// The most that an executor takes.
 const MAX_ARGS_BYTES: u64 = 8 << 20;
@@ -64,7 +64,7 @@ pub(super) enum RequestError {
     #[error("the arguments are not UTF-8: JSON must be")]
     NotUtf8,
     #[error(transparent)]
-    Dial(#[from] DialError),
+    Dial(#[from] FlagsError),
 }
 
 impl RunArgs {

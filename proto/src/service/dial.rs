@@ -52,6 +52,11 @@ pub struct DialFault {
     pub what: String,
 }
 
+/// Why nothing can be asked from a terminal, flag by flag.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct FlagsError(String);
+
 /// A service that can be reached: what a generated client is made over.
 #[derive(Clone, Debug)]
 pub struct Dialer {
@@ -93,6 +98,30 @@ impl Dialer {
     /// Every fault: a URL that is none, files that cannot be used, and options that do not go together.
     pub fn check(url: &str, options: &DialOptions) -> Result<Self, Vec<DialFault>> {
         Self::check_as(None, url, options)
+    }
+
+    /// As the flags of a terminal's client say it: `--token-file`, `--ca`, `--cert`, `--key`, and this one for the URL. An
+    /// empty path is one that was not given, since an empty variable is one that is not set.
+    ///
+    /// # Errors
+    /// Every fault, with its flag.
+    pub fn of_flags(url_flag: &str, url: &str, options: DialOptions) -> Result<Self, FlagsError> {
+        let given = |path: Option<PathBuf>| path.filter(|path| !path.as_os_str().is_empty());
+        let DialOptions { token_file, ca, cert, key } = options;
+        let options = DialOptions { token_file: given(token_file), ca: given(ca), cert: given(cert), key: given(key) };
+        Self::check(url, &options).map_err(|faults| {
+            let faults = faults.iter().map(|fault| {
+                let flag = match fault.flag {
+                    DialFlag::Url => url_flag,
+                    DialFlag::TokenFile => "--token-file",
+                    DialFlag::Ca => "--ca",
+                    DialFlag::Cert => "--cert",
+                    DialFlag::Key => "--key",
+                };
+                format!("{flag}: {}", fault.what)
+            });
+            FlagsError(faults.collect::<Vec<_>>().join("; "))
+        })
     }
 
     /// The same; the certificate names this host, or that of the URL.

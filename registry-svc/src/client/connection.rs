@@ -3,10 +3,8 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use skillyard::service::dial::{DialFlag, DialOptions, Dialer};
+use skillyard::service::dial::{DialOptions, Dialer, FlagsError};
 use tonic::transport::Endpoint;
-
-use super::Failure;
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 const TIMEOUT: Duration = Duration::from_secs(20);
@@ -42,28 +40,10 @@ fn endpoint(endpoint: Endpoint) -> Endpoint {
 }
 
 impl Connection {
-    /// What clients are made over. An empty variable is one that is not set.
-    pub(super) fn dialer(&self) -> Result<Dialer, Failure> {
-        let given = |path: &Option<PathBuf>| path.clone().filter(|path| !path.as_os_str().is_empty());
-        let options = DialOptions {
-            token_file: given(&self.token_file),
-            ca: given(&self.ca),
-            cert: given(&self.cert),
-            key: given(&self.key),
-        };
-        let dialer = Dialer::check(&self.registry, &options).map_err(|faults| {
-            let faults = faults.iter().map(|fault| {
-                let flag = match fault.flag {
-                    DialFlag::Url => "--registry",
-                    DialFlag::TokenFile => "--token-file",
-                    DialFlag::Ca => "--ca",
-                    DialFlag::Cert => "--cert",
-                    DialFlag::Key => "--key",
-                };
-                format!("{flag}: {}", fault.what)
-            });
-            Failure::Dial(faults.collect::<Vec<_>>().join("; "))
-        })?;
-        Ok(dialer.configured(endpoint))
+    /// What clients are made over.
+    pub(super) fn dialer(&self) -> Result<Dialer, FlagsError> {
+        let Self { registry, token_file, ca, cert, key } = self.clone();
+        let options = DialOptions { token_file, ca, cert, key };
+        Ok(Dialer::of_flags("--registry", &registry, options)?.configured(endpoint))
     }
 }
