@@ -10,6 +10,7 @@ mod budget;
 mod callers;
 mod catalog;
 mod certificates;
+mod chain;
 mod client;
 mod ending;
 mod history;
