@@ -1,5 +1,6 @@
 //! Executors that are measured: with everything on, with everything off, and in between; and the calls that drive them.
 
+use std::path::Path;
 use std::time::Duration;
 
 use skillyard::pb::executor::v1::executor_service_client::ExecutorServiceClient;
@@ -25,7 +26,7 @@ pub(crate) enum Setting {
 
 impl Setting {
     pub(crate) fn builder(self) -> Builder {
-        let builder = World::builder();
+        let builder = builder();
         let identified = |builder: Builder| builder.known_callers().flag("--admin-listen", "127.0.0.1:0");
         match self {
             Self::AllOn => identified(builder),
@@ -46,6 +47,11 @@ impl Setting {
         let channel = endpoint(world.executor_address()).connect_lazy();
         Calls { client: ExecutorServiceClient::new(Door::new(channel, show)), skill: "tiny" }
     }
+}
+
+/// A world where nobody else comes and goes.
+pub(crate) fn builder() -> Builder {
+    World::builder_in(Path::new(env!("CARGO_TARGET_TMPDIR")))
 }
 
 /// An executor with the smallest skill, warm: every slot has been started, and every page been touched.

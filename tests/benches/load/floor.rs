@@ -4,7 +4,7 @@
 use std::io::{Read as _, Write as _};
 use std::os::unix::process::CommandExt as _;
 use std::path::Path;
-use std::process::Stdio;
+use std::process::{Child, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
@@ -36,15 +36,7 @@ pub(crate) fn measure(program: &Path, at: usize, length: Duration) -> Sample {
 }
 
 fn spawn(program: &Path, buffer: &mut Vec<u8>) {
-    let mut child = command(program)
-        .env_clear()
-        .current_dir("/")
-        .process_group(0)
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
+    let mut child = start(program);
     // The arguments fit into the pipe.
     child.stdin.take().unwrap().write_all(ARGUMENTS.as_bytes()).unwrap();
     buffer.clear();
@@ -53,4 +45,23 @@ fn spawn(program: &Path, buffer: &mut Vec<u8>) {
     buffer.clear();
     child.stderr.take().unwrap().read_to_end(buffer).unwrap();
     assert!(child.wait().unwrap().success());
+}
+
+/// A program with three pipes, as a skill has it.
+pub(crate) fn start(program: &Path) -> Child {
+    start_in(program, &[])
+}
+
+/// The same with an environment.
+pub(crate) fn start_in(program: &Path, environment: &[(&str, &str)]) -> Child {
+    command(program)
+        .env_clear()
+        .envs(environment.iter().copied())
+        .current_dir("/")
+        .process_group(0)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap()
 }

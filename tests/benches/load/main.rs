@@ -10,6 +10,10 @@ mod cpu;
 mod drive;
 mod executor;
 mod floor;
+mod large;
+mod memory;
+mod output;
+mod peers;
 mod runs;
 mod table;
 
@@ -18,7 +22,7 @@ use std::time::Duration;
 use crate::table::Table;
 
 /// What can be measured, by its name for `--only`.
-const PARTS: [&str; 1] = ["runs"];
+const PARTS: [&str; 5] = ["runs", "large", "output", "memory", "peers"];
 
 /// The command line.
 #[derive(Debug)]
@@ -43,8 +47,7 @@ fn main() {
 
 fn options() -> Options {
     let only = PARTS.map(str::to_owned).into();
-    let mut options =
-        Options { rounds: 7, length: Duration::from_millis(1500), slots: 64, at: vec![1, 8, 64], only };
+    let mut options = Options { rounds: 7, length: Duration::from_millis(1500), slots: 64, at: vec![1, 8, 64], only };
     let mut arguments = std::env::args().skip(1).filter(|argument| argument != "--bench");
     while let Some(flag) = arguments.next() {
         let value = arguments.next().unwrap_or_default();
@@ -68,6 +71,18 @@ async fn measure(options: &Options) {
     let wanted = |part: &str| options.only.iter().any(|only| only == part);
     if wanted("runs") {
         runs::measure(options, &mut table).await;
+    }
+    if wanted("large") {
+        large::measure(options, &mut table).await;
+    }
+    if wanted("output") {
+        output::measure(options, &mut table).await;
+    }
+    if wanted("memory") {
+        memory::measure(options, &mut table).await;
+    }
+    if wanted("peers") {
+        peers::measure(options, &mut table).await;
     }
     say(&format!("{} slots, {} rounds of {:?}", options.slots, options.rounds, options.length));
     table.print();

@@ -25,7 +25,7 @@ else
 fi
 
 if command -v npm >/dev/null; then
-    npm install --silent --no-audit --no-fund --prefix node @grpc/grpc-js@1.14.0
+    npm install --silent --no-audit --no-fund --prefix node @grpc/grpc-js@1.14.7
     printf 'Node: gRPC\n'
 else
     printf 'Node is left out: there is no npm\n'
