@@ -5,6 +5,7 @@ mod list;
 mod request;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use skillyard::pb::executor::v1 as pb;
 use skillyard::pb::executor::v1::executor_service_server::ExecutorService;
@@ -19,6 +20,8 @@ use crate::run::Runner;
 
 /// The decode limit lies above the limit of the arguments, so that the answer to larger ones is ours.
 pub const MAX_MESSAGE_BYTES: usize = 16 << 20;
+/// How long an answer waits for the start of its run, so that both go to the caller in one step.
+const STARTS_WITHIN: Duration = Duration::from_millis(2);
 /// The reason of a CancelRun.
 const MAX_REASON_BYTES: usize = 1 << 10;
 
@@ -49,7 +52,8 @@ impl ExecutorService for Executor {
         caller.may_name(&request.get_ref().agent)?;
         let deadline = deadline(request.metadata())?;
         let request = run_request(caller, request.into_inner(), deadline)?;
-        let (run, reader) = self.runner.run(request).await?;
+        let (run, mut reader) = self.runner.run(request).await?;
+        reader.settle(STARTS_WITHIN).await;
         let wrap = |event| pb::RunSkillResponse { event: Some(event) };
         Ok(Response::new(RunStream::new(&run, reader, &self.endpoint, wrap)))
     }

@@ -156,6 +156,19 @@ impl Live {
         Ok(Some(event))
     }
 
+    /// The next event, of which nothing is kept: for more of them than there is memory.
+    ///
+    /// # Errors
+    /// What the stream ended with.
+    ///
+    /// # Panics
+    /// As [`Self::next`].
+    pub async fn next_unkept(&mut self) -> Result<Option<RunEvent>, Status> {
+        let next = self.next().await;
+        self.events.clear();
+        next
+    }
+
     /// Reads on until the first event that gives a value; what is passed is kept.
     ///
     /// # Panics

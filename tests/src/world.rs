@@ -57,7 +57,18 @@ impl World {
     /// When there is no room for temporary files.
     #[must_use]
     pub fn builder() -> Builder {
-        let directory = tempfile::Builder::new().prefix("skillyard-world-").tempdir().unwrap();
+        Self::builder_in(&std::env::temp_dir())
+    }
+
+    /// The same in another place than that for temporary files, in which others come and go: whatever changes there costs
+    /// the executor new slots.
+    ///
+    /// # Panics
+    /// When there is no room.
+    #[must_use]
+    pub fn builder_in(place: &Path) -> Builder {
+        std::fs::create_dir_all(place).unwrap();
+        let directory = tempfile::Builder::new().prefix("skillyard-world-").tempdir_in(place).unwrap();
         let at = |name: &str| {
             let path = directory.path().join(name);
             std::fs::create_dir_all(&path).unwrap();

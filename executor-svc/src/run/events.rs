@@ -306,6 +306,29 @@ pub struct Reader {
     done: bool,
 }
 
+impl Reader {
+    /// Where the run has a slot, and nothing more is there than that, waits for more, for `limit` at most: what is there
+    /// when an answer begins goes to the caller in one step.
+    pub async fn settle(&mut self, limit: Duration) {
+        let more = std::future::poll_fn(|context| {
+            let mut inner = self.log.lock();
+            let Some(i) = inner.readers.iter().position(|place| place.reader == self.reader) else {
+                return Poll::Ready(());
+            };
+            let first = inner.after(inner.readers[i].seq).map(|kept| &kept.stamped);
+            let alone = first.is_some_and(|first| {
+                first.seq == inner.last_seq && matches!(first.event, Event::Accepted { queue_position: 0 })
+            });
+            if !alone || inner.ended {
+                return Poll::Ready(());
+            }
+            inner.readers[i].waker = Some(context.waker().clone());
+            Poll::Pending
+        });
+        let _ = tokio::time::timeout(limit, more).await;
+    }
+}
+
 impl tokio_stream::Stream for Reader {
     type Item = Stamped;
 
@@ -467,6 +490,26 @@ mod tests {
         assert_eq!(seen_after(&log, 52).await, (None, 0, 0), "there is nothing after the end");
         assert!(log.clear());
         assert_eq!(log.read_after(1).unwrap_err(), NoPlace::Gone);
+    }
+
+    #[tokio::test]
+    async fn an_answer_waits_for_a_start_and_for_nothing_else() {
+        // Whoever waits so long does not end.
+        const LONG: Duration = Duration::from_secs(3600);
+        let queued = log();
+        queued.push(Event::Accepted { queue_position: 1 });
+        queued.read().unwrap().settle(LONG).await;
+        let log = log();
+        log.push(Event::Accepted { queue_position: 0 });
+        let (mut reader, began) = (log.read().unwrap(), Instant::now());
+        reader.settle(Duration::from_millis(2)).await;
+        assert!(began.elapsed() >= Duration::from_millis(2));
+        tokio::join!(reader.settle(LONG), async { log.push(Event::Started { pid: 1 }) });
+        reader.settle(LONG).await;
+        assert_eq!(
+            (reader.next().await.map(|event| event.seq), reader.next().await.map(|event| event.seq)),
+            (Some(1), Some(2))
+        );
     }
 
     #[tokio::test]

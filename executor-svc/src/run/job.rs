@@ -119,7 +119,7 @@ impl Job {
         // The slot's next run finds nothing of this one, neither in its own directory nor beside it.
         drop(own);
         if let Some(place) = slot.scratch() {
-            scratch.clear(place.path());
+            scratch.clear(place);
         }
         // The slot is free for the next run before the result is looked at.
         drop(slot);

@@ -16,6 +16,7 @@ use std::time::Duration;
 use tracing::{debug, warn};
 
 use super::remove::remove_all_in;
+use crate::slot::SlotScratch;
 
 /// The variable.
 pub const TMPDIR: &str = "TMPDIR";
@@ -90,11 +91,16 @@ impl Scratch {
 
     /// Puts out of reach what a run has left in the place of its slot beside its own directory, so that the slot's next
     /// run does not find it.
-    pub fn clear(&self, place: &Path) {
-        match self.inner.discard_all_in(place) {
-            Ok(0) => {}
-            Ok(_) => self.inner.wake(),
-            Err(error) => warn!(%error, path = %place.display(), "a slot's scratch directory cannot be cleared"),
+    pub fn clear(&self, place: &SlotScratch) {
+        let cleared = place.emptied(|path| {
+            let discarded = self.inner.discard_all_in(path)?;
+            if discarded > 0 {
+                self.inner.wake();
+            }
+            Ok::<_, io::Error>(discarded == 0)
+        });
+        if let Err(error) = cleared {
+            warn!(%error, path = %place.path().display(), "a slot's scratch directory cannot be cleared");
         }
     }
 
@@ -185,9 +191,9 @@ mod tests {
     fn a_run_has_its_own_and_leaves_nothing() {
         let state = tempfile::tempdir().unwrap();
         let scratch = Scratch::open(state.path()).unwrap();
-        let place = state.path().join(SCRATCH).join("1");
-        fs::create_dir(&place).unwrap();
-        let (first, second) = (scratch.make(None).unwrap(), scratch.make(Some(&place)).unwrap());
+        let slot = SlotScratch::make(state.path().join(SCRATCH).join("1"), None).unwrap();
+        let place = slot.path();
+        let (first, second) = (scratch.make(None).unwrap(), scratch.make(Some(place)).unwrap());
         assert_ne!(first.path(), second.path());
         assert!(second.path().starts_with(place.canonicalize().unwrap()));
         for path in [first.path(), second.path()] {
@@ -199,8 +205,8 @@ mod tests {
         drop(first);
         assert!(!path.exists(), "it is out of reach at once");
         drop(second);
-        scratch.clear(&place);
-        assert_eq!(entries(&place), 0);
+        scratch.clear(&slot);
+        assert_eq!(entries(place), 0);
         // One that the skill removed itself.
         let third = scratch.make(None).unwrap();
         fs::remove_dir(third.path()).unwrap();

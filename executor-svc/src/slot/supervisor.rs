@@ -58,8 +58,8 @@ struct Supervisor {
     link: Link,
     tree: Tree,
     sentry: Sentry,
-    /// What every skill is to inherit.
-    inherited: Inherited,
+    /// What every skill is to inherit; `None` where the filters keep skills from changing it, and it need not be looked at.
+    inherited: Option<Inherited>,
     /// Where jobs are read to; only pages that a long one needs are ever touched.
     incoming: Vec<u8>,
 }
@@ -77,7 +77,13 @@ impl Supervisor {
         link.report(NO_JOB, Report::Ready(in_force));
         let tree = Tree { scoped };
         let sentry = Sentry::start(settings.limits, tree)?;
-        Ok(Self { link, tree, sentry, inherited: Inherited::now(), incoming: vec![0; MAX_MESSAGE] })
+        let inherited = (!in_force.seccomp).then(Inherited::now);
+        Ok(Self { link, tree, sentry, inherited, incoming: vec![0; MAX_MESSAGE] })
+    }
+
+    /// Whether a skill has changed what the next one would inherit. Such a slot is not clean, and never will be.
+    fn is_changed(&self) -> bool {
+        self.inherited.as_ref().is_some_and(|before| Inherited::now() != *before)
     }
 
     fn serve(&mut self) {
@@ -98,7 +104,7 @@ impl Supervisor {
             let closed = match started {
                 Ok(leader) => self.attend(number, leader),
                 // It was started, or could not be, in a slot that is not what it was: nobody can say what it did.
-                Err(_) if Inherited::now() != self.inherited => Err(Closed),
+                Err(_) if self.is_changed() => Err(Closed),
                 Err(error) => {
                     // A text with a NUL in it never gets as far as an errno.
                     let errno = error.raw_os_error().unwrap_or(Errno::INVAL.raw_os_error());
@@ -140,8 +146,7 @@ impl Supervisor {
         let (exit, usage, left) = {
             let _quiet = self.sentry.quiet();
             let (exit, usage) = leader.reap();
-            // A slot that its skill has changed is not clean either, and never will be.
-            (exit, usage, reap_ended() || Inherited::now() != self.inherited)
+            (exit, usage, reap_ended() || self.is_changed())
         };
         if !left {
             self.sentry.end();
@@ -169,7 +174,7 @@ impl Supervisor {
                 Some(Order::Kill | Order::Sweep) => {
                     self.sentry.end();
                     self.tree.end();
-                    if Inherited::now() != self.inherited {
+                    if self.is_changed() {
                         // Another takes its place: limits that were lowered cannot be raised.
                         return Err(Closed);
                     }

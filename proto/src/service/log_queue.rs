@@ -1,5 +1,7 @@
 //! Where log lines wait to be written: a bounded queue, and a thread that writes. Nobody who logs ever waits for whoever
 //! reads the log; a line that finds no room is dropped and counted, and the count is logged when there is room again.
+//! Lines that tell of no trouble wait some milliseconds for others: to wake the thread and to write cost a busy executor
+//! more than all else that a line takes.
 
 use std::collections::VecDeque;
 use std::io::{self, Write};
@@ -7,10 +9,18 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
+use tracing::{Level, Metadata};
 use tracing_subscriber::fmt::MakeWriter;
 
 /// Bytes of lines that wait.
 const MOST: usize = 1 << 20;
+/// From so many on, they wait for no others.
+const MANY: usize = MOST / 2;
+/// How long a line waits for others, unless it tells of trouble.
+const GATHER_FOR: Duration = Duration::from_millis(10);
+/// Bytes of one write, where it is not one line: as many as a pipe takes in one step (`pipe(7)`), so that what slots say
+/// on the same pipe stands between lines.
+const ONE_WRITE: usize = 4096;
 
 /// The queue. Clones are the same.
 #[derive(Clone, Debug)]
@@ -33,6 +43,8 @@ struct State {
     bytes: usize,
     dropped: u64,
     writing: bool,
+    /// A line is not to wait for others.
+    urgent: bool,
 }
 
 impl LogQueue {
@@ -42,9 +54,9 @@ impl LogQueue {
         let own = Arc::clone(&inner);
         let write = move || {
             loop {
-                let (line, dropped) = own.next();
-                // A line that cannot be written, to a full disk or to a reader that left, is lost: where would one say so?
-                let _ = to.write_all(&line);
+                let (lines, dropped) = own.next();
+                // What cannot be written, to a full disk or to a reader that left, is lost: where would one say so?
+                let _ = to.write_all(&lines);
                 if dropped > 0 {
                     let _ = to.write_all(lost(dropped).as_bytes());
                 }
@@ -56,7 +68,9 @@ impl LogQueue {
 
     /// Waits until all lines are written, for so long at most.
     pub(super) fn flush(&self, limit: Duration) {
-        let state = self.inner.state();
+        let mut state = self.inner.state();
+        state.urgent = true;
+        self.inner.filled.notify_one();
         let unwritten = |state: &mut State| state.writing || !state.lines.is_empty();
         drop(self.inner.drained.wait_timeout_while(state, limit, unwritten));
     }
@@ -67,42 +81,64 @@ impl Inner {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn push(&self, line: &[u8]) {
+    fn push(&self, line: &[u8], urgent: bool) {
         let mut state = self.state();
         if state.bytes + line.len() > MOST {
             state.dropped += 1;
             return;
         }
+        let before = state.bytes;
         state.bytes += line.len();
+        // Else the thread writes, and looks again, or gathers.
+        let many = before < MANY && state.bytes >= MANY;
+        let wake = state.lines.is_empty() || many || (urgent && !state.urgent);
         state.lines.push_back(line.to_vec());
+        state.urgent |= urgent;
         drop(state);
-        self.filled.notify_one();
+        if wake {
+            self.filled.notify_one();
+        }
     }
 
-    /// Waits for the next line, and takes it with the number of those that were dropped before the queue was empty.
+    /// Waits for the next lines, and takes as many as are written at once, with the number of those that were dropped
+    /// before the queue was empty.
     fn next(&self) -> (Vec<u8>, u64) {
         let mut state = self.state();
         state.writing = false;
-        loop {
-            if let Some(line) = state.lines.pop_front() {
-                state.bytes -= line.len();
-                state.writing = true;
-                let dropped = if state.lines.is_empty() { std::mem::take(&mut state.dropped) } else { 0 };
-                return (line, dropped);
-            }
+        if state.lines.is_empty() {
             self.drained.notify_all();
-            state = self.filled.wait(state).unwrap_or_else(PoisonError::into_inner);
+            let empty = |state: &mut State| state.lines.is_empty();
+            state = self.filled.wait_while(state, empty).unwrap_or_else(PoisonError::into_inner);
+            let gathering = |state: &mut State| !state.urgent && state.bytes < MANY;
+            let gathered = self.filled.wait_timeout_while(state, GATHER_FOR, gathering);
+            (state, _) = gathered.unwrap_or_else(PoisonError::into_inner);
         }
+        state.writing = true;
+        let mut taken = state.lines.pop_front().unwrap_or_default();
+        while let Some(line) = state.lines.front()
+            && taken.len() + line.len() <= ONE_WRITE
+        {
+            taken.extend_from_slice(line);
+            state.lines.pop_front();
+        }
+        state.bytes -= taken.len();
+        let last = state.lines.is_empty();
+        state.urgent &= !last;
+        let dropped = if last { std::mem::take(&mut state.dropped) } else { 0 };
+        (taken, dropped)
     }
 }
 
 /// Takes a line at a time, and is never full.
 #[derive(Debug)]
-pub(super) struct Lines<'a>(&'a Inner);
+pub(super) struct Lines<'a> {
+    queue: &'a Inner,
+    urgent: bool,
+}
 
 impl Write for Lines<'_> {
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
-        self.0.push(line);
+        self.queue.push(line, self.urgent);
         Ok(line.len())
     }
 
@@ -115,7 +151,11 @@ impl<'a> MakeWriter<'a> for LogQueue {
     type Writer = Lines<'a>;
 
     fn make_writer(&'a self) -> Lines<'a> {
-        Lines(&self.inner)
+        Lines { queue: &self.inner, urgent: true }
+    }
+
+    fn make_writer_for(&'a self, of: &Metadata<'_>) -> Lines<'a> {
+        Lines { queue: &self.inner, urgent: *of.level() <= Level::WARN }
     }
 }
 
