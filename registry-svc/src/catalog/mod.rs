@@ -2,6 +2,7 @@
 //! files change. Knows no wire.
 
 pub mod categories;
+pub mod changes;
 pub mod fingerprint;
 #[cfg(test)]
 pub(crate) mod fixture;
