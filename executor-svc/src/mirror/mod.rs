@@ -148,7 +148,7 @@ impl Mirror {
         let inner = Inner {
             store,
             cache,
-            state: Arc::new(tokio::sync::Mutex::new(state)),
+            state: Arc::new(tokio::sync::Mutex::new(state.filter(State::is_checked))),
             max_age,
             live: Mutex::new(Live { catalog, confirmed, ..Live::default() }),
             ready: value::Sender::new(false),

@@ -149,12 +149,15 @@ impl State {
         update.encode_to_vec()
     }
 
-    /// What is asked with: what changed since this state. What an earlier executor kept may lack what that did not know,
-    /// and is asked for whole.
+    /// Whether the registry said what the state is, and this is it. Of another one, once it has been on the disk, an
+    /// earlier executor may have left out what that did not know.
+    #[must_use]
+    pub fn is_checked(&self) -> bool {
+        self.checked
+    }
+
+    /// What is asked with: what changed since this state.
     pub(super) fn request(&self) -> pb::WatchCatalogRequest {
-        if !self.checked {
-            return pb::WatchCatalogRequest::default();
-        }
         let digests: HashMap<_, _> = self
             .skills
             .values()
@@ -162,7 +165,7 @@ impl State {
             .map(|Name { name, digest }| (name, digest))
             .collect();
         let mut request = pb::WatchCatalogRequest { catalog_version: self.version.clone(), digests };
-        if request.encoded_len() > MAX_REQUEST_BYTES {
+        if request.encoded_len() > MAX_REQUEST_BYTES || !self.checked {
             request.digests.clear();
         }
         request
@@ -265,7 +268,12 @@ mod tests {
         let request = pb::WatchCatalogRequest { catalog_version: "1".into(), digests: digests.collect() };
         assert_eq!(state.request(), request);
         let unchecked = sent(true, "1", vec![skill("a", "x")], Vec::new(), String::new());
-        assert_eq!(State::whole(unchecked).unwrap().request(), pb::WatchCatalogRequest::default());
+        let request = State::whole(unchecked).unwrap().request();
+        assert_eq!(
+            (&*request.catalog_version, request.digests.len()),
+            ("1", 0),
+            "nobody would notice what they do not say"
+        );
         let many: Skills = (0..20_000).map(|i| (format!("{i:0100}"), "x".into())).collect();
         let request = State::whole(whole("1", &many)).unwrap().request();
         assert_eq!((&*request.catalog_version, request.digests.len()), ("1", 0), "they do not fit");
