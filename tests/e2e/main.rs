@@ -12,6 +12,7 @@ mod catalog;
 mod certificates;
 mod client;
 mod ending;
+mod follow;
 mod history;
 mod hostile;
 mod hostile_skills;
