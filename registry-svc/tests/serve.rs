@@ -4,6 +4,7 @@
 
 mod browse;
 mod model;
+mod reload;
 mod world;
 
 use std::fs;

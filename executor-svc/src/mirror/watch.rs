@@ -18,18 +18,20 @@ const MIN_STEP: Duration = Duration::from_millis(5);
 /// Watches, and watches again, for ever.
 pub(super) async fn watch(inner: &Arc<Inner>, registry: &Registry) -> Infallible {
     let mut backoff = Backoff::default();
-    let mut logged = false;
+    let mut logged: Option<String> = None;
     loop {
         let ended = follow(inner, registry, &mut backoff).await;
         let was_connected = std::mem::replace(&mut inner.live().connected, false);
         let pause = backoff.next(MAX_PAUSE);
         let error = ended.err();
         let cause = error.as_ref().map_or_else(|| "it ended the stream".to_owned(), ToString::to_string);
-        if error.is_some_and(|error| error.is_malformed()) {
+        let is_malformed = error.is_some_and(|error| error.is_malformed());
+        if is_malformed {
             *inner.state.lock().await = None;
         }
-        if was_connected || !logged {
-            logged = true;
+        // One line an outage, and one whenever the registry says something else that it must not.
+        if was_connected || logged.is_none() || (is_malformed && logged.as_ref() != Some(&cause)) {
+            logged = Some(cause.clone());
             tracing::warn!(%cause, "the registry is not followed: runs go on from what is here, and it is tried again");
         } else {
             tracing::debug!(%cause, ?pause, "the registry is tried again");

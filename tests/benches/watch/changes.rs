@@ -85,7 +85,7 @@ async fn next(stream: &mut Streaming<WatchCatalogResponse>) -> usize {
         let message = stream.message().await.unwrap().expect("the stream goes on");
         told += message.changed.len() + message.removed.len();
         // Word that nothing has changed is no news.
-        if message.agents.is_some() && !message.more || told > 0 && !message.more {
+        if !message.more && (message.agents.is_some() || told > 0) {
             return told;
         }
     }
