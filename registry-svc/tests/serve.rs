@@ -4,6 +4,7 @@
 
 mod browse;
 mod model;
+mod notified;
 mod reload;
 mod world;
 

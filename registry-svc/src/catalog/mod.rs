@@ -21,3 +21,4 @@ mod words;
 
 pub use reload::Catalogs;
 pub use snapshot::Catalog;
+pub use watch::Unnotified;

@@ -95,6 +95,15 @@ impl World {
 
     /// The same, as another registry over the same directories: its state and its tokens have names of their own.
     pub(crate) async fn serve_beside(&self, name: &str, more: &[&str]) -> Registry {
+        self.start(&[], name, more).await
+    }
+
+    /// The same, started by another program that becomes it.
+    pub(crate) async fn serve_wrapped(&self, wrapper: &[String], more: &[&str]) -> Registry {
+        self.start(wrapper, "", more).await
+    }
+
+    async fn start(&self, wrapper: &[String], name: &str, more: &[&str]) -> Registry {
         let (access, state) = (format!("access{name}"), format!("state{name}"));
         let mut command = self.command();
         command.args(["--listen", "127.0.0.1:0", "--log-format", "json", "--rescan-interval", "1h"]);
@@ -106,6 +115,13 @@ impl World {
         self.write(&format!("{access}/callers.yaml"), "callers: {operator: {roles: [operator]}}");
         command.arg("--tokens-file").arg(self.path(&format!("{access}/tokens")));
         command.arg("--callers-file").arg(self.path(&format!("{access}/callers.yaml")));
+        if let Some((program, before)) = wrapper.split_first() {
+            let mut wrapped = Command::new(program);
+            wrapped.args(before).arg(command.get_program()).args(command.get_args());
+            wrapped.env_clear().env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin");
+            wrapped.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+            command = wrapped;
+        }
         let options = DialOptions { token_file: Some(self.path(&format!("{access}/token"))), ..DialOptions::default() };
         Registry::start(command, "http://127.0.0.1", &options).await
     }
