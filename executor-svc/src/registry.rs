@@ -1,7 +1,8 @@
 //! The client of the registry: what it says about catalogs, packages and approvals, as values. Wire types of the registry
 //! stop here. It keeps nothing and decides nothing; whoever calls decides when to call again.
 
-use std::collections::{BTreeMap, HashSet};
+mod state;
+
 use std::error::Error as _;
 use std::time::{Duration, Instant, SystemTime};
 
@@ -13,10 +14,16 @@ use skillyard::pb::registry::v1::history_service_client::HistoryServiceClient;
 use skillyard::pb::registry::v1::package_service_client::PackageServiceClient;
 use skillyard::service::dial::Dialer;
 use skillyard::service::error::Reason;
-use skillyard::{Agent, Digest, PackageFile, Skill, wire};
+use skillyard::watch::Update as Message;
+use skillyard::{Digest, PackageFile};
+use tonic::client::Grpc;
+use tonic::codegen::http::uri::PathAndQuery;
 use tonic::transport::{Endpoint, Uri};
-use tonic::{Code, Status, Streaming};
+use tonic::{Code, GrpcMethod, Request, Status, Streaming};
+use tonic_prost::ProstCodec;
 use tonic_types::StatusExt as _;
+
+pub use self::state::{Sent, State};
 
 /// To open a connection.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -47,6 +54,7 @@ const MAX_STATE_BYTES: usize = 256 << 20;
 /// A registry, connected to when it is first asked and again whenever the connection was lost.
 #[derive(Clone, Debug)]
 pub struct Registry {
+    dialer: Dialer,
     client: PackageServiceClient<Dialer>,
     approvals: ApprovalServiceClient<Dialer>,
     history: HistoryServiceClient<Dialer>,
@@ -97,8 +105,8 @@ impl Registry {
         let dialer = dialer.configured(endpoint);
         let approvals = ApprovalServiceClient::new(dialer.clone()).max_decoding_message_size(MAX_MESSAGE_BYTES);
         let history = HistoryServiceClient::new(dialer.clone()).max_decoding_message_size(MAX_MESSAGE_BYTES);
-        let client = PackageServiceClient::new(dialer).max_decoding_message_size(MAX_MESSAGE_BYTES);
-        Self { client, approvals, history, silence: SILENCE }
+        let client = PackageServiceClient::new(dialer.clone());
+        Self { dialer, client, approvals, history, silence: SILENCE }
     }
 
     /// Takes a stream for dead after this time without a message, instead of 45 s.
@@ -108,15 +116,19 @@ impl Registry {
         self
     }
 
-    /// Asks for the catalog and its changes. Where `known_version` is the current one, the first update is
-    /// [`Update::Confirmed`].
+    /// Asks for the catalog and its changes, from this state on, or from the beginning. Where it is the current one, the
+    /// first update is [`Update::Confirmed`].
     ///
     /// # Errors
     /// [`RegistryError`]: the registry cannot be reached, refuses, or is silent.
-    pub async fn watch(&self, known_version: &str) -> Result<Watch, RegistryError> {
-        let request = pb::WatchCatalogRequest { catalog_version: known_version.to_owned() };
-        let mut client = self.client.clone();
-        let stream = within(self.silence, client.watch_catalog(request)).await?.into_inner();
+    pub async fn watch(&self, from: Option<&State>) -> Result<Watch, RegistryError> {
+        let mut request = Request::new(from.map(State::request).unwrap_or_default());
+        request.extensions_mut().insert(GrpcMethod::new("skillyard.registry.v1.PackageService", "WatchCatalog"));
+        // The generated client would decode the skills, and lose of them what this version does not know.
+        let mut client = Grpc::new(self.dialer.clone()).max_decoding_message_size(MAX_MESSAGE_BYTES);
+        let path = PathAndQuery::from_static("/skillyard.registry.v1.PackageService/WatchCatalog");
+        let codec: ProstCodec<pb::WatchCatalogRequest, Message> = ProstCodec::default();
+        let stream = within(self.silence, client.server_streaming(request, path, codec)).await?.into_inner();
         Ok(Watch { stream, silence: self.silence, parts: None, bytes: 0 })
     }
 
@@ -235,72 +247,17 @@ fn consumed(what: &ApprovalUse, answer: Option<pb::Approval>) -> Result<SystemTi
 pub enum Update {
     /// This version is still the one.
     Confirmed(String),
-    /// A whole state; what is not in it is gone.
-    State(State),
-}
-
-/// A catalog's whole state.
-#[derive(Debug)]
-pub struct State {
-    /// Its version.
-    pub version: String,
-    /// The skills, as far as they could be read.
-    pub skills: Vec<Skill>,
-    /// All agents.
-    pub agents: Vec<Agent>,
-    /// Skills that were left out, by name, with the cause.
-    pub refused: BTreeMap<String, String>,
-    encoded: Vec<u8>,
-}
-
-impl State {
-    /// The state as bytes, to be kept.
-    #[must_use]
-    pub fn as_bytes(&self) -> &[u8] {
-        &self.encoded
-    }
-
-    /// The state that was kept.
-    ///
-    /// # Errors
-    /// The bytes are no state.
-    pub fn from_bytes(bytes: &[u8]) -> Result<Self, RegistryError> {
-        let message = pb::WatchCatalogResponse::decode(bytes).map_err(|_| RegistryError::NoState)?;
-        Self::from_message(message)
-    }
-
-    /// A skill that cannot be read is left out and named; it never stops the others.
-    fn from_message(message: pb::WatchCatalogResponse) -> Result<Self, RegistryError> {
-        if message.catalog_version.is_empty() {
-            return Err(RegistryError::NoVersion);
-        }
-        let encoded = message.encode_to_vec();
-        let agents = message.agents.ok_or(RegistryError::NoAgents)?.agents;
-        let (mut skills, mut names, mut refused) = (Vec::new(), HashSet::new(), BTreeMap::new());
-        for skill in message.changed {
-            let name: String = skill.name.chars().take(skillyard::name::MAX_CHARS).collect();
-            match wire::skill_from_wire(skill) {
-                Ok(skill) if names.insert(skill.name.clone()) => skills.push(skill),
-                Ok(_) => {
-                    refused.insert(name, "the registry sent two skills of this name: the first is used".to_owned());
-                }
-                Err(error) => {
-                    refused.insert(name, format!("the registry sent a skill that cannot be read: {error}"));
-                }
-            }
-        }
-        let agents = agents.into_iter().map(wire::agent_from_wire).collect();
-        Ok(Self { version: message.catalog_version, skills, agents, refused, encoded })
-    }
+    /// A whole state, or a change of one.
+    Sent(Sent),
 }
 
 /// A catalog being watched.
 #[derive(Debug)]
 pub struct Watch {
-    stream: Streaming<pb::WatchCatalogResponse>,
+    stream: Streaming<Message>,
     silence: Duration,
-    /// The messages of a state that is not complete yet.
-    parts: Option<pb::WatchCatalogResponse>,
+    /// The messages of a state or a change that is not complete yet.
+    parts: Option<Message>,
     bytes: usize,
 }
 
@@ -320,38 +277,37 @@ impl Watch {
         }
     }
 
-    fn take(&mut self, message: pb::WatchCatalogResponse) -> Result<Option<Update>, RegistryError> {
+    fn take(&mut self, message: Message) -> Result<Option<Update>, RegistryError> {
         self.bytes += message.encoded_len();
         if self.bytes > MAX_STATE_BYTES {
             return Err(RegistryError::TooLarge(MAX_STATE_BYTES));
         }
         let more = message.more;
-        let state = match self.parts.take() {
-            None if !message.full => {
-                if more || !message.changed.is_empty() || message.agents.is_some() {
-                    return Err(RegistryError::Delta);
-                }
-                self.bytes = 0;
-                return Ok(Some(Update::Confirmed(message.catalog_version)));
-            }
+        let sent = match self.parts.take() {
             None => message,
-            Some(parts) if parts.catalog_version != message.catalog_version => return Err(RegistryError::Mixed),
+            Some(parts) if parts.catalog_version != message.catalog_version || parts.full != message.full => {
+                return Err(RegistryError::Mixed);
+            }
             Some(mut parts) => {
                 parts.changed.extend(message.changed);
+                parts.removed.extend(message.removed);
                 match (&mut parts.agents, message.agents) {
                     (Some(agents), Some(further)) => agents.agents.extend(further.agents),
                     (agents @ None, further) => *agents = further,
                     (Some(_), None) => {}
                 }
-                parts
+                Message { state_sha256: message.state_sha256, ..parts }
             }
         };
         if more {
-            self.parts = Some(state);
+            self.parts = Some(sent);
             return Ok(None);
         }
         self.bytes = 0;
-        State::from_message(pb::WatchCatalogResponse { more: false, ..state }).map(|state| Some(Update::State(state)))
+        if !sent.full && sent.changed.is_empty() && sent.removed.is_empty() && sent.agents.is_none() {
+            return Ok(Some(Update::Confirmed(sent.catalog_version)));
+        }
+        Sent::new(Message { more: false, ..sent }).map(|sent| Some(Update::Sent(sent)))
     }
 }
 
@@ -424,8 +380,14 @@ pub enum RegistryError {
     #[error("the registry ended the stream within a state")]
     CutOff,
     /// A change came where a whole state was expected.
-    #[error("the registry sent a change of a state instead of the whole: is it newer than this executor?")]
-    Delta,
+    #[error("the registry sent a change of a state instead of the whole")]
+    Baseless,
+    /// A change that cannot be checked.
+    #[error("the registry sent a change of a state, and not what the state is after it")]
+    Unchecked,
+    /// What came does not lead to what was announced.
+    #[error("what the registry sent does not make the state that it announced: the whole is asked for")]
+    Other,
     /// Messages of one state had two versions.
     #[error("the registry sent two versions within one state")]
     Mixed,

@@ -11,10 +11,12 @@ use std::time::{Duration, Instant};
 
 use executor_svc::mirror::{Mirror, MirrorError};
 use executor_svc::registry::Registry;
+use prost::Message as _;
 use skillyard::pb::registry::v1 as pb;
 use skillyard::pb::registry::v1::package_service_server::{PackageService, PackageServiceServer};
 use skillyard::service::error::{Reason, Refusal};
 use skillyard::skill::{Kind, Playbook};
+use skillyard::watch::state_sha256;
 use skillyard::{Agent, Class, Digest, PermissionMode, Skill, wire};
 use tempfile::TempDir;
 use tokio::net::TcpListener;
@@ -65,6 +67,8 @@ struct Peer {
     packages: Arc<Mutex<HashMap<String, Script<pb::FetchPackageResponse>>>>,
     /// The versions that watchers knew.
     known: Arc<Mutex<Vec<String>>>,
+    /// What the last of them said that it has.
+    digests: Arc<Mutex<HashMap<String, String>>>,
     fetched: Arc<Mutex<Vec<String>>>,
 }
 
@@ -77,7 +81,9 @@ impl PackageService for Peer {
         &self,
         request: Request<pb::WatchCatalogRequest>,
     ) -> Result<Response<Self::WatchCatalogStream>, Status> {
-        self.known.lock().unwrap().push(request.into_inner().catalog_version);
+        let pb::WatchCatalogRequest { catalog_version, digests } = request.into_inner();
+        *self.digests.lock().unwrap() = digests;
+        self.known.lock().unwrap().push(catalog_version);
         let mut catalog = self.catalog.subscribe();
         catalog.mark_changed();
         let (messages, answer) = mpsc::channel(1);
@@ -123,6 +129,7 @@ impl World {
             catalog: watch::Sender::new(Script::open([])),
             packages: Arc::default(),
             known: Arc::default(),
+            digests: Arc::default(),
             fetched: Arc::default(),
         };
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -208,6 +215,23 @@ fn state(version: &str, skills: &[Skill]) -> pb::WatchCatalogResponse {
     peer::state(version, skills, &[agent()])
 }
 
+/// The same, with what a registry of this version adds: its checksum.
+fn checked(version: &str, skills: &[Skill]) -> pb::WatchCatalogResponse {
+    let state = state(version, skills);
+    let digests = state.changed.iter().map(|skill| Digest::of(&skill.encode_to_vec()));
+    let agents: Vec<_> = state.agents.iter().flat_map(|set| &set.agents).map(prost::Message::encode_to_vec).collect();
+    let state_sha256 = state_sha256(digests, agents.iter().map(AsRef::as_ref)).to_string();
+    pb::WatchCatalogResponse { state_sha256, ..state }
+}
+
+/// What leads to such a state.
+fn change(to: pb::WatchCatalogResponse, changed: &[&str], removed: &[&str]) -> pb::WatchCatalogResponse {
+    let mut change = pb::WatchCatalogResponse { full: false, ..to };
+    change.changed.retain(|skill| changed.contains(&&*skill.name));
+    change.removed = removed.iter().map(ToString::to_string).collect();
+    change
+}
+
 fn confirmation(version: &str) -> pb::WatchCatalogResponse {
     pb::WatchCatalogResponse { catalog_version: version.to_owned(), ..pb::WatchCatalogResponse::default() }
 }
@@ -274,6 +298,63 @@ async fn a_state_in_parts_is_applied_when_it_is_complete() {
     assert!(missing["c"].contains("\"abc\" is not a digest"), "{missing:?}");
     assert!(missing["d"].contains("schema"), "{missing:?}");
     assert_eq!((missing.len(), world.peer.fetched.lock().unwrap().len()), (3, 1));
+}
+
+#[tokio::test]
+async fn changes_are_applied_to_what_is_there() {
+    let world = World::new().await;
+    let (mirror, (old, of_old), (new, of_new)) = (world.open(DAY), package("old"), package("new"));
+    world.package(&old, Script::whole(of_old));
+    world.package(&new, Script::whole(of_new));
+    let following = world.follow(&mirror);
+    world.say([checked("1", &[skill("a", old), skill("b", old), skill("c", old)])]);
+    let at = async |mirror: &Mirror, version: &str| {
+        eventually(version, || mirror.catalog().filter(|catalog| catalog.version == version)).await
+    };
+    let first = at(&mirror, "1").await;
+    let second = [skill("b", old), skill("c", new), skill("d", old)];
+    world.say([change(checked("2", &second), &["c", "d"], &["a"])]);
+    let catalog = at(&mirror, "2").await;
+    let digests = |catalog: &executor_svc::mirror::MirroredCatalog| -> Vec<_> {
+        catalog.skills.values().map(|known| (known.skill.name.to_string(), known.skill.digest)).collect()
+    };
+    let expected = [("b", old), ("c", new), ("d", old)].map(|(name, digest)| (name.to_owned(), digest));
+    assert_eq!((digests(&catalog), &catalog.agents["ops"]), (expected.to_vec(), &agent()));
+    assert!(Arc::ptr_eq(first.skill("b").unwrap(), catalog.skill("b").unwrap()), "it was not touched");
+    eventually("the new package", || mirror.hold(&new)).await;
+
+    // In parts, to nothing but an agent that is gone.
+    let mut none = checked("3", &[]);
+    none.agents = Some(pb::AgentSet::default());
+    none.state_sha256 = state_sha256([], []).to_string();
+    let first =
+        change(pb::WatchCatalogResponse { more: true, state_sha256: String::new(), ..none.clone() }, &[], &["b", "c"]);
+    let last = pb::WatchCatalogResponse { agents: None, ..change(none, &[], &["d"]) };
+    world.say([first, last]);
+    let catalog = at(&mirror, "3").await;
+    assert!(catalog.skills.is_empty() && catalog.agents.is_empty());
+
+    // One that leads elsewhere: the whole is asked for, and taken.
+    world.peer.known.lock().unwrap().clear();
+    let mut wrong = change(checked("4", &[skill("a", old)]), &["a"], &[]);
+    wrong.changed[0].description.push('!');
+    world.say([wrong]);
+    eventually("asked anew", || world.peer.known.lock().unwrap().iter().any(String::is_empty).then_some(())).await;
+    assert_eq!(mirror.catalog().unwrap().version, "3", "it is not taken");
+    world.say([checked("4", &[skill("a", old)])]);
+    at(&mirror, "4").await;
+    following.end().await;
+    drop(mirror);
+
+    // Started again, it says what it has.
+    world.peer.known.lock().unwrap().clear();
+    let mirror = world.open(DAY);
+    world.say([change(checked("5", &[skill("a", old), skill("e", new)]), &["e"], &[])]);
+    let following = world.follow(&mirror);
+    assert_eq!(at(&mirror, "5").await.skills.len(), 2);
+    assert_eq!(world.peer.known.lock().unwrap().first().unwrap(), "4");
+    assert_eq!(*world.peer.digests.lock().unwrap(), HashMap::from([("a".to_owned(), old.to_string())]));
+    following.end().await;
 }
 
 #[tokio::test]
@@ -357,7 +438,9 @@ async fn a_silent_or_wrong_registry_is_asked_again() {
     let world = World::new().await;
     let mirror = world.open(DAY);
     let no_agents = pb::WatchCatalogResponse { agents: None, ..state("2", &[]) };
-    let delta = pb::WatchCatalogResponse { full: false, ..state("2", &[]) };
+    let unchecked = pb::WatchCatalogResponse { full: false, ..state("2", &[]) };
+    let other =
+        pb::WatchCatalogResponse { state_sha256: Digest::of(b"another state").to_string(), ..unchecked.clone() };
     let part = pb::WatchCatalogResponse { more: true, ..state("2", &[]) };
     let (refused, silent) = (Script::refusal(Status::unavailable("going away")), Script::open([]));
     // What it says after a good state, and the version that it is asked with then: none where it said what it must not.
@@ -367,7 +450,8 @@ async fn a_silent_or_wrong_registry_is_asked_again() {
         (Script::whole([part.clone()]), "1"),
         (refused, "1"),
         (Script::whole([no_agents]), ""),
-        (Script::whole([delta]), ""),
+        (Script::whole([unchecked]), ""),
+        (Script::whole([other]), ""),
         (Script::whole([part, state("3", &[])]), ""),
         (Script::whole([confirmation("2")]), ""),
         (Script::whole([state("", &[])]), ""),

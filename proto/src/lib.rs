@@ -14,6 +14,7 @@ pub mod schema;
 pub mod service;
 pub mod skill;
 pub mod view;
+pub mod watch;
 pub mod wire;
 
 pub use agent::{Agent, PermissionMode};

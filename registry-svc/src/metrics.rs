@@ -36,7 +36,10 @@ impl Collector for OfCatalog {
         let help = "Skills and agents in the catalog";
         gauge(&mut encoder, "candidates_registered", help, None, registered.into())?;
         let help = "Files that could be a skill or an agent and are not";
-        gauge(&mut encoder, "candidates_refused", help, None, refused.into())
+        gauge(&mut encoder, "candidates_refused", help, None, refused.into())?;
+        let unnotified = self.catalogs.unnotified().iter().flatten().count();
+        let help = "Roots whose changes may be seen at the next rescan only";
+        gauge(&mut encoder, "roots_unnotified", help, None, f64::from(u32::try_from(unnotified).unwrap_or(u32::MAX)))
     }
 }
 

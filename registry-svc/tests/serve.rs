@@ -4,6 +4,8 @@
 
 mod browse;
 mod model;
+mod notified;
+mod reload;
 mod world;
 
 use std::fs;
@@ -46,7 +48,7 @@ async fn reload(registry: &Registry) -> pb::ReloadResponse {
 }
 
 async fn watch(registry: &Registry, version: &str) -> Streaming<pb::WatchCatalogResponse> {
-    let request = pb::WatchCatalogRequest { catalog_version: version.into() };
+    let request = pb::WatchCatalogRequest { catalog_version: version.into(), ..Default::default() };
     PackageServiceClient::new(registry.channel.clone()).watch_catalog(request).await.unwrap().into_inner()
 }
 
@@ -286,7 +288,7 @@ async fn a_watch_sees_every_change_without_being_asked() {
     world.agent("you", "");
     until(&mut stream, |state| state.agents.as_ref().is_some_and(|set| set.agents.len() == 2)).await;
     fs::remove_dir_all(world.path("ext/b")).unwrap();
-    until(&mut stream, |state| !state.changed.is_empty() && state.changed.iter().all(|skill| skill.name != "b")).await;
+    until(&mut stream, |change| !change.full && change.removed == ["b"] && change.changed.is_empty()).await;
 }
 
 /// How Kubernetes updates a mounted volume.

@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use skillyard::pb::registry::v1::{GetSkillRequest, ListSkillsRequest, WatchCatalogRequest};
+use skillyard::pb::registry::v1::{GetSkillRequest, ListSkillsRequest};
 use skillyard_tests::run::succeeded;
 use skillyard_tests::{AgentFile, Playbook, Refused, Skill, World, call, eventually, pack, within};
 use tonic::Code;
@@ -271,24 +271,6 @@ async fn one_bad_package_never_stops_another() {
     let external = world.path("external");
     let line = format!("skill loader: parse {}/typo/skill.json: ", external.display());
     assert!(world.registry_server().has_logged(&line));
-}
-
-#[tokio::test]
-async fn a_watcher_is_sent_the_whole_state_after_every_change() {
-    let mut world = World::of([version("one")]).await;
-    let mut watch = world.packages().watch_catalog(WatchCatalogRequest::default()).await.unwrap().into_inner();
-    let first = watch.message().await.unwrap().unwrap();
-    assert!(first.full && !first.more && first.agents.is_some());
-    world.write(&version("two"));
-    world.settle().await;
-    let second = watch.message().await.unwrap().unwrap();
-    assert_ne!(first.catalog_version, second.catalog_version);
-    assert_ne!(first.changed[0].digest, second.changed[0].digest);
-    // Whoever has it already is told that it is still the one.
-    let request = WatchCatalogRequest { catalog_version: second.catalog_version.clone() };
-    let mut watch = world.packages().watch_catalog(request).await.unwrap().into_inner();
-    let still = watch.message().await.unwrap().unwrap();
-    assert_eq!((still.catalog_version, still.full, still.changed.len()), (second.catalog_version, false, 0));
 }
 
 #[tokio::test]

@@ -13,6 +13,7 @@ mod certificates;
 mod chain;
 mod client;
 mod ending;
+mod follow;
 mod history;
 mod hostile;
 mod hostile_skills;

@@ -92,7 +92,7 @@ pub struct Identities {
 
 impl Identities {
     /// Makes tokens for everybody, and writes the files.
-    pub(crate) fn new(directory: &Path) -> Self {
+    pub fn new(directory: &Path) -> Self {
         fs::create_dir_all(directory).unwrap();
         fs::write(directory.join("callers.yaml"), CALLERS).unwrap();
         let mut identities = Self { directory: directory.to_owned(), tokens: BTreeMap::new() };

@@ -26,7 +26,7 @@ use self::cache::Cache;
 pub use self::catalog::{MirroredCatalog, MirroredSkill};
 pub use self::store::Held;
 use self::store::Store;
-use crate::registry::{Registry, State};
+use crate::registry::{Registry, RegistryError, Sent, State};
 
 /// What an executor has of a registry. Cheap to clone; all clones are the same.
 #[derive(Clone, Debug)]
@@ -74,8 +74,9 @@ pub enum MirrorError {
 struct Inner {
     store: Arc<Store>,
     cache: Cache,
-    /// Held by whoever writes to the cache.
-    caching: Arc<tokio::sync::Mutex<()>>,
+    /// What the catalog was made of, to which changes are applied; `None` where the registry is to send the whole. Held by
+    /// whoever writes to the cache.
+    state: Arc<tokio::sync::Mutex<Option<State>>>,
     max_age: Duration,
     live: Mutex<Live>,
     ready: value::Sender<bool>,
@@ -134,7 +135,7 @@ impl Mirror {
             tracing::warn!(%error, path = %directory.display(), "the catalog on disk is not used");
             None
         });
-        let catalog = state.map(|state| Arc::new(MirroredCatalog::build(state, None)));
+        let catalog = state.as_ref().map(|state| Arc::new(MirroredCatalog::build(state, None, None)));
         let named = catalog.as_ref().map(|catalog| catalog.packages());
         let directory = state_dir.join("store");
         let store = Store::open(&directory, named.as_ref()).map_err(failed("use", &directory))?;
@@ -147,7 +148,7 @@ impl Mirror {
         let inner = Inner {
             store,
             cache,
-            caching: Arc::default(),
+            state: Arc::new(tokio::sync::Mutex::new(state.filter(State::is_checked))),
             max_age,
             live: Mutex::new(Live { catalog, confirmed, ..Live::default() }),
             ready: value::Sender::new(false),
@@ -224,12 +225,21 @@ impl Inner {
         self.live.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Makes a state the current one, at once: a skill whose package is not here yet waits for it, and a run that goes on
-    /// keeps the package that it holds. Blocks.
-    fn apply(&self, state: State) {
+    /// Makes what was sent the current state, at once: a skill whose package is not here yet waits for it, and a run that
+    /// goes on keeps the package that it holds. Where it does not lead to a state that is known to be the registry's,
+    /// everything stays as it was, and the whole is to be asked for. Blocks.
+    fn apply(&self, current: &mut Option<State>, sent: Sent) -> Result<(), RegistryError> {
+        let (state, touched) = match current.take() {
+            _ if sent.is_whole() => (State::whole(sent)?, None),
+            Some(mut state) => {
+                let touched = state.change(sent)?;
+                (state, Some(touched))
+            }
+            None => return Err(RegistryError::Baseless),
+        };
         let previous = self.live().catalog.clone();
-        let encoded = state.as_bytes().to_vec();
-        let catalog = Arc::new(MirroredCatalog::build(state, previous.as_deref()));
+        let catalog = Arc::new(MirroredCatalog::build(&state, previous.as_deref(), touched.as_ref()));
+        let encoded = current.insert(state).to_bytes();
         let packages = catalog.packages();
         tracing::info!(
             version = %catalog.version, skills = catalog.skills.len(), agents = catalog.agents.len(), "catalog mirrored"
@@ -250,6 +260,7 @@ impl Inner {
         if let Err(error) = self.cache.save(&encoded).and_then(|()| self.cache.save_age(Duration::ZERO)) {
             tracing::warn!(%error, "the catalog cannot be kept: without the registry a restart finds an older one, or none");
         }
+        Ok(())
     }
 
     fn update_ready(&self) {

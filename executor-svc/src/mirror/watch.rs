@@ -18,20 +18,20 @@ const MIN_STEP: Duration = Duration::from_millis(5);
 /// Watches, and watches again, for ever.
 pub(super) async fn watch(inner: &Arc<Inner>, registry: &Registry) -> Infallible {
     let mut backoff = Backoff::default();
-    // The first state is asked for whole: skills of it may have been left out of what was kept.
-    let mut known = String::new();
-    let mut logged = false;
+    let mut logged: Option<String> = None;
     loop {
-        let ended = follow(inner, registry, &mut known, &mut backoff).await;
+        let ended = follow(inner, registry, &mut backoff).await;
         let was_connected = std::mem::replace(&mut inner.live().connected, false);
         let pause = backoff.next(MAX_PAUSE);
         let error = ended.err();
         let cause = error.as_ref().map_or_else(|| "it ended the stream".to_owned(), ToString::to_string);
-        if error.is_some_and(|error| error.is_malformed()) {
-            known.clear();
+        let is_malformed = error.is_some_and(|error| error.is_malformed());
+        if is_malformed {
+            *inner.state.lock().await = None;
         }
-        if was_connected || !logged {
-            logged = true;
+        // One line an outage, and one whenever the registry says something else that it must not.
+        if was_connected || logged.is_none() || (is_malformed && logged.as_ref() != Some(&cause)) {
+            logged = Some(cause.clone());
             tracing::warn!(%cause, "the registry is not followed: runs go on from what is here, and it is tried again");
         } else {
             tracing::debug!(%cause, ?pause, "the registry is tried again");
@@ -40,35 +40,31 @@ pub(super) async fn watch(inner: &Arc<Inner>, registry: &Registry) -> Infallible
     }
 }
 
-async fn follow(
-    inner: &Arc<Inner>,
-    registry: &Registry,
-    known: &mut String,
-    backoff: &mut Backoff,
-) -> Result<(), RegistryError> {
-    let mut watch = registry.watch(known).await?;
+async fn follow(inner: &Arc<Inner>, registry: &Registry, backoff: &mut Backoff) -> Result<(), RegistryError> {
+    let (mut watch, mut known) = {
+        let state = inner.state.lock().await;
+        (registry.watch(state.as_ref()).await?, state.as_ref().map(|state| state.version().to_owned()))
+    };
     while let Some(update) = watch.next().await? {
         match update {
-            Update::Confirmed(version) if *known == version => {
+            Update::Confirmed(version) if known.as_ref() == Some(&version) => {
                 inner.live().confirmed = Some(Confirmed::ago(Duration::ZERO))
             }
             Update::Confirmed(_) => return Err(RegistryError::Mixed),
-            Update::State(state) => {
-                let version = state.version.clone();
+            Update::Sent(sent) => {
                 let inner = Arc::clone(inner);
-                let caching = Arc::clone(&inner.caching).lock_owned().await;
+                let mut state = Arc::clone(&inner.state).lock_owned().await;
                 let applied = blocking(move || {
-                    inner.apply(state);
-                    drop(caching);
+                    inner.apply(&mut state, sent)?;
+                    Ok::<_, RegistryError>(state.as_ref().map(|state| state.version().to_owned()))
                 });
-                applied.await.ok_or(RegistryError::NoState)?;
-                *known = version;
+                known = applied.await.ok_or(RegistryError::NoState)??;
             }
         }
         backoff.reset();
         let before = std::mem::replace(&mut inner.live().connected, true);
         if !before {
-            tracing::info!(version = %known, "the registry is followed");
+            tracing::info!(version = known, "the registry is followed");
             // What could not be fetched is tried at once.
             inner.changed.notify_one();
         }
@@ -95,7 +91,7 @@ pub(super) async fn keep(inner: &Arc<Inner>) -> Infallible {
 
 /// Writes down the catalog's age, after any state that is being written.
 pub(super) async fn save_age(inner: &Arc<Inner>) {
-    let caching = Arc::clone(&inner.caching).lock_owned().await;
+    let state = Arc::clone(&inner.state).lock_owned().await;
     let Some(confirmed) = inner.live().confirmed else { return };
     // Of a catalog with an unknown age nothing is known still.
     if confirmed.age() == Duration::MAX {
@@ -104,7 +100,7 @@ pub(super) async fn save_age(inner: &Arc<Inner>) {
     let inner = Arc::clone(inner);
     let saved = blocking(move || {
         let saved = inner.cache.save_age(confirmed.age());
-        drop((inner, caching));
+        drop((inner, state));
         saved
     });
     if let Some(Err(error)) = saved.await {

@@ -57,6 +57,7 @@ pub(crate) fn state(version: &str, skills: &[Skill], agents: &[Agent]) -> pb::Wa
         more: false,
         changed: skills.iter().map(wire::skill_to_wire).collect(),
         agents: Some(pb::AgentSet { agents: agents.iter().map(wire::agent_to_wire).collect() }),
+        ..Default::default()
     }
 }
 

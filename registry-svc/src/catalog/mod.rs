@@ -2,6 +2,7 @@
 //! files change. Knows no wire.
 
 pub mod categories;
+pub mod changes;
 pub mod fingerprint;
 #[cfg(test)]
 pub(crate) mod fixture;
@@ -20,3 +21,4 @@ mod words;
 
 pub use reload::Catalogs;
 pub use snapshot::Catalog;
+pub use watch::Unnotified;

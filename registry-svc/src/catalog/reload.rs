@@ -1,6 +1,7 @@
 //! The one task that looks at the roots: at first, on demand, at every interval, when files are notified to have changed,
 //! and once more where a file was very young. It makes the next catalog beside the current one and swaps them.
 
+use std::collections::BTreeSet;
 use std::future::Future;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -12,6 +13,7 @@ use super::load::{self, Scanned};
 use super::log;
 use super::scanner::{ROOT_TIMEOUT, Scanner};
 use super::snapshot::{Catalog, Difference};
+use super::watch::Unnotified;
 use crate::source::{Host, Look, Root};
 
 /// Notifications come in bursts: after the last of one, but never later than `LONGEST_BURST` after the first.
@@ -28,7 +30,11 @@ pub struct Catalogs {
     current: watch::Receiver<Option<Arc<Catalog>>>,
     requests: mpsc::Sender<oneshot::Sender<Reloaded>>,
     hint: Arc<Notify>,
+    unnotified: watch::Receiver<UnnotifiedRoots>,
 }
+
+/// Why changes may be seen at the next rescan only, root by root in their order.
+type UnnotifiedRoots = Arc<[Option<Unnotified>]>;
 
 /// What a reload made.
 #[derive(Clone, Debug)]
@@ -65,8 +71,9 @@ fn start_with(look: Look, roots: Vec<Root>, rescan: Duration) -> (Catalogs, impl
     let (sender, requests) = mpsc::channel(REQUESTS);
     let hint = Arc::new(Notify::new());
     let scanners = roots.into_iter().map(|root| Scanner::new(look.clone(), root, Arc::clone(&hint))).collect();
-    let loader = Loader { scanners, publish, requests, hint: Arc::clone(&hint), rescan };
-    (Catalogs { current, requests: sender, hint }, loader.run())
+    let (say, unnotified) = watch::channel(UnnotifiedRoots::default());
+    let loader = Loader { scanners, publish, requests, hint: Arc::clone(&hint), rescan, unnotified: say };
+    (Catalogs { current, requests: sender, hint, unnotified }, loader.run())
 }
 
 impl Catalogs {
@@ -94,6 +101,12 @@ impl Catalogs {
         answer.await.map_err(|_| Unavailable::Stopping)
     }
 
+    /// Why changes under the roots may be seen at the next rescan only: a root a place, in their order, as at the last look.
+    #[must_use]
+    pub fn unnotified(&self) -> Arc<[Option<Unnotified>]> {
+        self.unnotified.borrow().clone()
+    }
+
     /// Says that files may have changed.
     pub fn hint(&self) {
         self.hint.notify_one();
@@ -106,6 +119,7 @@ struct Loader {
     requests: mpsc::Receiver<oneshot::Sender<Reloaded>>,
     hint: Arc<Notify>,
     rescan: Duration,
+    unnotified: watch::Sender<UnnotifiedRoots>,
 }
 
 impl Loader {
@@ -183,10 +197,30 @@ impl Loader {
             look_again |= known.look_again;
             scans.push(known.scanned);
         }
+        self.say_unnotified();
         let before = self.publish.borrow().clone();
         let (catalog, difference, is_new) = on_a_thread(move || make(&scans, loaded_at, before.as_deref())).await;
         self.publish.send_replace(Some(Arc::clone(&catalog)));
         Looked { reloaded: Reloaded { catalog, difference }, is_new, look_again }
+    }
+}
+
+impl Loader {
+    /// Passes on what is not notified, and says so once, however many roots it is, and once when it is over.
+    fn say_unnotified(&self) {
+        let now: UnnotifiedRoots = self.scanners.iter().map(|scanner| scanner.unnotified().cloned()).collect();
+        let before = self.unnotified.send_replace(Arc::clone(&now));
+        let causes = |roots: &UnnotifiedRoots| roots.iter().flatten().cloned().collect::<BTreeSet<_>>();
+        let (now, before) = (causes(&now), causes(&before));
+        for cause in now.difference(&before) {
+            let rescan = humantime::format_duration(self.rescan);
+            tracing::warn!(
+                "not every change of a file is notified, and is then seen at the next rescan, every {rescan}: {cause}"
+            );
+        }
+        if now.is_empty() && !before.is_empty() {
+            tracing::info!("every change of a file is notified again");
+        }
     }
 }
 

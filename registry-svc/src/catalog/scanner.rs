@@ -9,7 +9,7 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout_at};
 
 use super::load::Scanned;
-use super::watch::Watch;
+use super::watch::{Unnotified, Watch};
 use crate::source::{self, Root, RootKind, RootState};
 use skillyard::Source;
 
@@ -28,6 +28,8 @@ pub(super) struct Scanner {
     latest: Option<Arc<Scanned>>,
     /// Lent to the thread that looks.
     watch: Option<Watch>,
+    /// Why changes may be seen at the next rescan only, at the last look.
+    unnotified: Option<Unnotified>,
     running: Option<JoinHandle<Look>>,
     /// The look that runs was waited for in vain, and is not waited for again.
     overdue: bool,
@@ -53,7 +55,7 @@ impl Scanner {
     }
 
     fn with(root: Root, hint: Arc<Notify>, look: LookAt) -> Self {
-        Self { root, hint, look, latest: None, watch: None, running: None, overdue: false }
+        Self { root, hint, look, latest: None, watch: None, unnotified: None, running: None, overdue: false }
     }
 
     /// Starts to look, unless the configuration keeps the root out or an earlier look still hangs.
@@ -100,6 +102,11 @@ impl Scanner {
         self.finish(look)
     }
 
+    /// Why changes of this root may be seen at the next rescan only.
+    pub(super) fn unnotified(&self) -> Option<&Unnotified> {
+        self.unnotified.as_ref()
+    }
+
     fn finish(&mut self, look: Result<Look, tokio::task::JoinError>) -> Known {
         (self.running, self.overdue) = (None, false);
         let Look { scanned, watch } = match look {
@@ -109,6 +116,7 @@ impl Scanner {
                 return self.known(self.empty(RootState::Unreadable));
             }
         };
+        self.unnotified = watch.lack().cloned();
         self.watch = Some(watch);
         if scanned.root().state == RootState::Unreadable {
             return self.known(scanned);

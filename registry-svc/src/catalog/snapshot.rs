@@ -1,6 +1,7 @@
 //! A catalog: skills and agents by name, packages by digest, and the report of the load that made it. It never changes;
 //! a reader takes the current one and keeps it for the whole call.
 
+use std::cmp::Ordering;
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Bound;
 use std::path::{Path, PathBuf};
@@ -56,7 +57,10 @@ pub(super) struct Entry {
 /// A place for what a reader makes of a skill, which is the same each time and takes longer to make than to keep. It goes
 /// from catalog to catalog with the skill.
 #[derive(Debug, Default)]
-pub(super) struct Memo(OnceLock<Arc<[u8]>>);
+pub(super) struct Memo {
+    bytes: OnceLock<Arc<[u8]>>,
+    digest: OnceLock<Digest>,
+}
 
 /// A skill in a list.
 #[derive(Clone, Copy, Debug)]
@@ -69,7 +73,12 @@ pub struct Listed<'a> {
 impl<'a> Listed<'a> {
     /// What the first caller made of the skill: every caller must make the same.
     pub fn once(&self, make: impl FnOnce(&'a FoundSkill) -> Vec<u8>) -> &'a Arc<[u8]> {
-        self.memo.0.get_or_init(|| make(self.found).into())
+        self.memo.bytes.get_or_init(|| make(self.found).into())
+    }
+
+    /// The same for a digest of what is made of the skill for an executor.
+    pub fn digest_once(&self, make: impl FnOnce(&'a FoundSkill) -> Digest) -> Digest {
+        *self.memo.digest.get_or_init(|| make(self.found))
     }
 }
 
@@ -243,6 +252,33 @@ impl Catalog {
             difference.removed = u32::try_from(gone).unwrap_or(u32::MAX);
         }
         difference
+    }
+
+    /// How many skills there are, whoever sees them.
+    pub(super) fn size(&self) -> usize {
+        self.skills.len()
+    }
+
+    /// The names of the skills that are new, differ from those of the catalog before, or are gone.
+    #[must_use]
+    pub fn touched(&self, before: &Self) -> Vec<SkillName> {
+        let (mut now, mut then) = (self.skills.iter().peekable(), before.skills.iter().peekable());
+        let mut touched = Vec::new();
+        loop {
+            let order = match (now.peek(), then.peek()) {
+                (None, None) => return touched,
+                (Some(_), None) => Ordering::Less,
+                (None, Some(_)) => Ordering::Greater,
+                // Most are the very same, and their names need not be compared.
+                (Some(new), Some(old)) if Arc::ptr_eq(&new.found, &old.found) => Ordering::Equal,
+                (Some(new), Some(old)) => new.name().cmp(old.name()),
+            };
+            let new = if order.is_le() { now.next() } else { None };
+            let old = if order.is_ge() { then.next() } else { None };
+            if new.map(|entry| entry.fingerprint) != old.map(|entry| entry.fingerprint) {
+                touched.extend(new.or(old).map(|entry| entry.found.skill.name.clone()));
+            }
+        }
     }
 
     /// What was made of this very value before.

@@ -18,8 +18,8 @@ use super::model::Reading;
 use super::page::Page;
 use super::{READERS, unavailable, unknown_agent};
 use crate::admin::follow;
-use crate::catalog::Catalogs;
 use crate::catalog::report::{Key, Reported, RootReport};
+use crate::catalog::{Catalogs, Unnotified};
 use crate::source::{Diagnostic, RootKind, RootState, Severity};
 
 /// Answers from the current catalog.
@@ -138,7 +138,7 @@ impl pb::catalog_service_server::CatalogService for Service {
         Ok(Response::new(pb::GetLoadReportResponse {
             catalog_version: catalog.version().to_string(),
             loaded_at: Some(report.loaded_at.into()),
-            roots: report.roots.iter().filter(|_| first).map(root_to_wire).collect(),
+            roots: if first { roots_to_wire(&report.roots, &self.catalogs.unnotified()) } else { Vec::new() },
             candidates,
             next_page_token,
             sync: self.sync.as_ref().filter(|_| first).map(|sync| sync_to_wire(&sync.borrow())),
@@ -175,7 +175,12 @@ fn sync_to_wire(status: &follow::Status) -> pb::AdminSync {
     }
 }
 
-fn root_to_wire(report: &RootReport) -> pb::Root {
+fn roots_to_wire(reports: &[RootReport], unnotified: &[Option<Unnotified>]) -> Vec<pb::Root> {
+    let unnotified = unnotified.iter().map(Option::as_ref).chain(std::iter::repeat(None));
+    reports.iter().zip(unnotified).map(|(report, unnotified)| root_to_wire(report, unnotified)).collect()
+}
+
+fn root_to_wire(report: &RootReport, unnotified: Option<&Unnotified>) -> pb::Root {
     let source = match report.root.kind {
         RootKind::Skills(source) => wire::source_to_wire(source),
         RootKind::Agents => SkillSource::Unspecified,
@@ -193,6 +198,7 @@ fn root_to_wire(report: &RootReport) -> pb::Root {
         state: state.to_owned(),
         registered: report.registered,
         skipped: report.skipped,
+        unnotified: unnotified.map(ToString::to_string).unwrap_or_default(),
     }
 }
 

@@ -8,6 +8,8 @@ mod encoded;
 mod history;
 mod model;
 mod package;
+mod states;
+mod watch;
 
 use skillyard::pb::registry::v1::agent_service_server::AgentServiceServer;
 use skillyard::pb::registry::v1::approval_service_server::ApprovalServiceServer;
@@ -17,7 +19,7 @@ use skillyard::pb::registry::v1::package_service_server::PackageServiceServer;
 use skillyard::service::caller::Role;
 use skillyard::service::error::{Reason, Refusal};
 use skillyard::service::page;
-use tokio::sync::watch;
+use tokio::sync::watch::Receiver;
 use tonic::server::NamedService;
 use tonic::service::RoutesBuilder;
 
@@ -49,7 +51,7 @@ pub fn add(
     default_agent: Option<String>,
     store: &Store,
     signers: Signers,
-    sync: Option<watch::Receiver<Status>>,
+    sync: Option<Receiver<Status>>,
 ) {
     let approvals = approval::Service::new(catalogs.clone(), default_agent.clone(), store.clone(), signers);
     routes
@@ -57,7 +59,7 @@ pub fn add(
         .add_service(HistoryServiceServer::new(history::Service::new(store.clone())))
         .add_service(encoded::Server::new(catalog::Service::new(catalogs.clone(), default_agent, sync)))
         .add_service(AgentServiceServer::new(agent::Service::new(catalogs.clone())))
-        .add_service(PackageServiceServer::new(package::Service::new(catalogs.clone())));
+        .add_service(watch::Server::new(package::Service::new(catalogs.clone())));
 }
 
 fn unavailable(error: Unavailable) -> Refusal {

@@ -90,17 +90,39 @@ impl World {
 
     /// Serves the world's directories. Rescans come too seldom to help.
     pub(crate) async fn serve(&self, more: &[&str]) -> Registry {
+        self.serve_beside("", more).await
+    }
+
+    /// The same, as another registry over the same directories: its state and its tokens have names of their own.
+    pub(crate) async fn serve_beside(&self, name: &str, more: &[&str]) -> Registry {
+        self.start(&[], name, more).await
+    }
+
+    /// The same, started by another program that becomes it.
+    pub(crate) async fn serve_wrapped(&self, wrapper: &[String], more: &[&str]) -> Registry {
+        self.start(wrapper, "", more).await
+    }
+
+    async fn start(&self, wrapper: &[String], name: &str, more: &[&str]) -> Registry {
+        let (access, state) = (format!("access{name}"), format!("state{name}"));
         let mut command = self.command();
         command.args(["--listen", "127.0.0.1:0", "--log-format", "json", "--rescan-interval", "1h"]);
         command.arg("--external-dirs").arg(self.path("ext")).arg("--skill-roots").arg(self.path("playbooks"));
-        command.arg("--agents-dir").arg(self.path("agents")).arg("--state-dir").arg(self.path("state")).args(more);
+        command.arg("--agents-dir").arg(self.path("agents")).arg("--state-dir").arg(self.path(&state)).args(more);
         let token = Token::random().unwrap();
-        self.write("access/tokens", token.line("operator").unwrap());
-        self.write("access/token", token.expose());
-        self.write("access/callers.yaml", "callers: {operator: {roles: [operator]}}");
-        command.arg("--tokens-file").arg(self.path("access/tokens"));
-        command.arg("--callers-file").arg(self.path("access/callers.yaml"));
-        let options = DialOptions { token_file: Some(self.path("access/token")), ..DialOptions::default() };
+        self.write(&format!("{access}/tokens"), token.line("operator").unwrap());
+        self.write(&format!("{access}/token"), token.expose());
+        self.write(&format!("{access}/callers.yaml"), "callers: {operator: {roles: [operator]}}");
+        command.arg("--tokens-file").arg(self.path(&format!("{access}/tokens")));
+        command.arg("--callers-file").arg(self.path(&format!("{access}/callers.yaml")));
+        if let Some((program, before)) = wrapper.split_first() {
+            let mut wrapped = Command::new(program);
+            wrapped.args(before).arg(command.get_program()).args(command.get_args());
+            wrapped.env_clear().env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin");
+            wrapped.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+            command = wrapped;
+        }
+        let options = DialOptions { token_file: Some(self.path(&format!("{access}/token"))), ..DialOptions::default() };
         Registry::start(command, "http://127.0.0.1", &options).await
     }
 }
@@ -143,6 +165,13 @@ impl Registry {
     pub(crate) fn logs(&self, message: &str) -> Value {
         let is = |line: &str| serde_json::from_str::<Value>(line).is_ok_and(|value| value["message"] == message);
         serde_json::from_str(&self.lines.wait_for(is)).unwrap()
+    }
+
+    /// The log lines with this message so far.
+    pub(crate) fn all(&self, message: &str) -> Vec<Value> {
+        let lines = self.lines.lines.lock().unwrap();
+        let values = lines.iter().map(|line| serde_json::from_str::<Value>(line).unwrap());
+        values.filter(|value| value["message"] == message).collect()
     }
 
     /// The messages of the log so far, with the level before each.

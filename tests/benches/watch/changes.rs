@@ -1,0 +1,92 @@
+//! One skill changes, and all watchers have it: after how long, and at what cost to the registry.
+
+use std::time::{Duration, Instant};
+
+use skillyard::pb::registry::v1::{WatchCatalogRequest, WatchCatalogResponse};
+use tokio::sync::mpsc;
+use tonic::Streaming;
+
+use crate::registry::Registry;
+use crate::rows::{Goal, Rows};
+use crate::{Options, herd};
+
+/// Changes a round: the kernel counts in hundredths of a second.
+const TIMES: usize = 5;
+/// After a change the registry looks once more, half a second later.
+const SETTLED: Duration = Duration::from_millis(900);
+
+pub(crate) async fn measure(options: &Options, rows: &mut Rows) {
+    let mut costs = Vec::new();
+    for &skills in &options.skills {
+        let registry = Registry::start(&options.place, |root| herd::write(root, skills)).await;
+        let (told, mut said) = mpsc::unbounded_channel();
+        let mut watching = 0;
+        let mut edition = 0;
+        let (mut few, mut many) = (Vec::new(), Vec::new());
+        for (watchers, costs) in [(1, &mut few), (options.watchers, &mut many)] {
+            while watching < watchers {
+                let mut client = registry.packages().await.max_decoding_message_size(16 << 20);
+                let mut stream = client.watch_catalog(WatchCatalogRequest::default()).await.unwrap().into_inner();
+                next(&mut stream).await;
+                let told = told.clone();
+                tokio::spawn(async move {
+                    loop {
+                        let changed = next(&mut stream).await;
+                        told.send((Instant::now(), changed)).unwrap();
+                    }
+                });
+                watching += 1;
+            }
+            tokio::time::sleep(SETTLED).await;
+            for _ in 0..options.rounds {
+                let before = registry.cpu();
+                for _ in 0..TIMES {
+                    let began = Instant::now();
+                    edition += 1;
+                    herd::edit(&registry.path(), edition);
+                    let mut last = began;
+                    for _ in 0..watchers {
+                        let (at, changed) = said.recv().await.unwrap();
+                        assert_eq!(changed, 1, "it is told of what changed alone");
+                        last = last.max(at);
+                    }
+                    let what = format!("a change of {skills} skills at {watchers} watchers, ms until all have it");
+                    rows.add(what, (last - began).as_secs_f64() * 1e3, Goal::AtMost(1000.0));
+                    tokio::time::sleep(SETTLED).await;
+                }
+                let cost = (registry.cpu() - before) * 1e3 / TIMES as f64;
+                rows.add(format!("the same, CPU ms of the registry, {skills} skills, {watchers}"), cost, Goal::None);
+                costs.push(cost);
+            }
+        }
+        for (few, many) in few.iter().zip(&many) {
+            let watcher = (many - few).max(0.0) * 1e3 / (options.watchers - 1) as f64;
+            rows.add(
+                format!("a change, CPU µs of the registry for a watcher more, {skills} skills"),
+                watcher,
+                Goal::None,
+            );
+        }
+        costs.push((few, many));
+    }
+    if let ([first, .., last], [fewest, .., most]) = (&costs[..], &options.skills[..]) {
+        let of = |costs: &(Vec<f64>, Vec<f64>), round: usize| (costs.1[round] - costs.0[round]).max(0.01);
+        for round in 0..options.rounds {
+            let what = format!("what the watchers cost, {most} skills / {fewest} skills, CPU");
+            rows.add(what, of(last, round) / of(first, round), Goal::AtMost(2.0));
+        }
+    }
+}
+
+/// The next state or change, whole: how many skills it tells of.
+async fn next(stream: &mut Streaming<WatchCatalogResponse>) -> usize {
+    let mut told = 0;
+    loop {
+        let message = stream.message().await.unwrap().expect("the stream goes on");
+        told += message.changed.len() + message.removed.len();
+        // Word that nothing has changed is no news.
+        if !message.more && (message.agents.is_some() || told > 0) {
+            return told;
+        }
+    }
+}

@@ -1,0 +1,61 @@
+//! All skills in pages of 1,000, against encoding each of them anew.
+
+use std::hint::black_box;
+
+use prost::Message as _;
+use rustix::time::{ClockId, clock_gettime};
+use skillyard::pb::registry::v1::{ListSkillsRequest, ListSkillsResponse};
+use skillyard::wire;
+
+use crate::registry::Registry;
+use crate::rows::{Goal, Rows};
+use crate::{Options, herd};
+
+/// The kernel counts in hundredths of a second.
+const TIMES: usize = 20;
+
+pub(crate) async fn measure(options: &Options, rows: &mut Rows) {
+    let skills = *options.skills.last().unwrap();
+    let registry = Registry::start(&options.place, |root| herd::write(root, skills)).await;
+    let mut client = registry.catalog().await.max_decoding_message_size(16 << 20);
+    for round in 0..=options.rounds {
+        let (before, mut listed) = (registry.cpu(), Vec::new());
+        for _ in 0..TIMES {
+            listed.clear();
+            let mut page_token = String::new();
+            loop {
+                let request = ListSkillsRequest { page_size: 1000, page_token, ..Default::default() };
+                let page = client.list_skills(request).await.unwrap().into_inner();
+                listed.extend(page.skills);
+                page_token = page.next_page_token;
+                if page_token.is_empty() {
+                    break;
+                }
+            }
+        }
+        let list = registry.cpu() - before;
+        assert_eq!(listed.len(), skills);
+        let values: Vec<_> = listed.into_iter().map(|skill| wire::skill_from_wire(skill).unwrap()).collect();
+        let began = own();
+        for _ in 0..TIMES {
+            for page in values.chunks(1000) {
+                let skills = page.iter().map(wire::skill_to_wire).collect();
+                black_box(ListSkillsResponse { skills, ..Default::default() }.encode_to_vec());
+            }
+        }
+        let anew = own() - began;
+        // The first encodes, for all later ones.
+        if round > 0 {
+            let per = |seconds: f64| seconds * 1e3 / TIMES as f64;
+            rows.add(format!("listing {skills} / encoding each anew, CPU"), list / anew, Goal::AtMost(0.25));
+            rows.add(format!("listing {skills}, CPU ms of the registry, sockets included"), per(list), Goal::None);
+            rows.add(format!("encoding {skills} anew, CPU ms"), per(anew), Goal::None);
+        }
+    }
+}
+
+/// Processor time of this thread, in seconds.
+fn own() -> f64 {
+    let now = clock_gettime(ClockId::ThreadCPUTime);
+    now.tv_sec as f64 + now.tv_nsec as f64 / 1e9
+}
