@@ -26,8 +26,8 @@ impl Digest {
     /// The digest of a package: sha256 over, for each file in byte order of its path, the path, 0x00, `x` or `-`
     /// (executable), 0x00, the 32 bytes of the content's sha256, 0x0A. The order of `files` does not matter.
     #[must_use]
-    pub fn of_package(files: &[PackageFile]) -> Self {
-        let mut sorted: Vec<_> = files.iter().collect();
+    pub fn of_package<'a>(files: impl IntoIterator<Item = &'a PackageFile>) -> Self {
+        let mut sorted: Vec<_> = files.into_iter().collect();
         sorted.sort_by(|a, b| a.path.as_str().as_bytes().cmp(b.path.as_str().as_bytes()));
         let mut hasher = Hasher::default();
         for file in sorted {

@@ -7,12 +7,14 @@ use std::sync::Arc;
 
 use skillyard::{Agent, Source};
 
+use super::beneath::Beneath;
 use super::findings::Findings;
-use super::memory::{Memory, Remembered};
-use super::playbook::Identity;
+use super::glance::Glances;
+use super::memory::{self, Memory, Remembered, Sight};
+use super::package::Listing;
 use super::skill::Place;
-use super::text::MAX_TEXT_BYTES;
-use super::walk::{self, Walk};
+use super::text::{MAX_TEXT_BYTES, Text, read_bounded};
+use super::walk::{self, Ground, Walk};
 use super::{
     AgentScan, Candidate, Look, Root, RootKind, RootState, Scan, SkillScan, agent_file, cloud, codes, mirror, parallel,
     skill,
@@ -44,10 +46,16 @@ pub fn scan_skills_with(look: &Look, root: &Root, previous: Option<&SkillScan>) 
             return scan;
         }
     };
-    let Walk { manifests, others: mut candidates } = match (source, &look.within) {
-        (Source::External, within) => walk::subprocess(within.as_ref().unwrap_or(&root.path), &root.path, &canonical),
-        (_, Some(directory)) => walk::playbook(directory),
-        (_, None) => walk::playbooks(&root.path, &canonical),
+    let (canonical, beneath): (Arc<Path>, _) = match Beneath::of(&canonical) {
+        Ok(beneath) => (canonical.into(), beneath),
+        Err(error) => return unreadable_root(root, &error),
+    };
+    let before = previous.map(|scan| &scan.trees);
+    let ground = Ground { root: &root.path, canonical: &canonical, beneath: &beneath, before };
+    let Walk { manifests, others: mut candidates, trees } = match (source, &look.within) {
+        (Source::External, within) => walk::subprocess(within.as_ref().unwrap_or(&root.path), &ground),
+        (_, Some(directory)) => walk::playbook(directory, &ground),
+        (_, None) => walk::playbooks(&ground),
     };
     let mut listed = cloud::Listed::default();
     if let Some(path) = cloud_dir.map(|dir| dir.join(mirror::MANIFEST)) {
@@ -57,22 +65,24 @@ pub fn scan_skills_with(look: &Look, root: &Root, previous: Option<&SkillScan>) 
             candidates.push(Candidate::new(path, String::new(), None, findings));
         }
     }
-    let made = parallel::map(&manifests, |path| {
-        let place = Place { root: &root.path, canonical: &canonical, source, ids: &listed.ids, look };
-        let known = previous.and_then(|scan| Some((scan.candidate(path)?, scan.memory.get(path)?)));
-        skill::read(&place, path, known)
+    let glances = Glances::default();
+    let sight = Sight { beneath: &beneath, glances: &glances };
+    let place = Place { root: &root.path, canonical: &canonical, source, ids: &listed.ids, look, sight };
+    let made = parallel::map(&manifests, |found| {
+        let known = previous.and_then(|scan| Some((scan.candidate(&found.path)?, scan.memory.get(&*found.path)?)));
+        skill::read(&place, found, known)
     });
     let mut memory = Memory::with_capacity(made.len());
     for (candidate, remembered) in made.into_iter().flatten() {
         if let Some(remembered) = remembered {
-            memory.insert(candidate.path.clone(), remembered);
+            memory.insert(candidate.path.as_path().into(), remembered);
         }
         candidates.push(candidate);
     }
     if let Some(cloud_dir) = cloud_dir {
         listed.complete(cloud_dir, &mut candidates);
     }
-    finish_scan(root, candidates, memory)
+    Scan { trees, ..finish_scan(root, candidates, memory) }
 }
 
 /// Looks at a directory of agent files.
@@ -90,13 +100,15 @@ pub fn scan_agents(root: &Root, previous: Option<&AgentScan>) -> AgentScan {
         let name = path.file_name().unwrap_or_default().as_encoded_bytes();
         name.ends_with(b".md") && !name.starts_with(b".") && !path.is_dir()
     });
+    let canonical: Arc<Path> = canonical.into();
+    let glances = Glances::default();
     let mut memory = Memory::default();
     let mut candidates = Vec::new();
     for path in paths {
-        let known = previous.and_then(|scan| Some((scan.candidate(&path)?, scan.memory.get(&path)?)));
-        let (candidate, remembered) = agent(&canonical, path, known);
+        let known = previous.and_then(|scan| Some((scan.candidate(&path)?, scan.memory.get(&*path)?)));
+        let (candidate, remembered) = agent(&canonical, path, known, &glances);
         if let Some(remembered) = remembered {
-            memory.insert(candidate.path.clone(), remembered);
+            memory.insert(candidate.path.as_path().into(), remembered);
         }
         candidates.push(candidate);
     }
@@ -133,10 +145,11 @@ fn finish_scan<T>(root: &Root, mut candidates: Vec<Candidate<T>>, memory: Memory
 
 /// One agent, from its file.
 fn agent(
-    root: &Path,
+    root: &Arc<Path>,
     path: PathBuf,
-    known: Option<(&Candidate<Agent>, &Remembered)>,
-) -> (Candidate<Agent>, Option<Remembered>) {
+    known: Option<(&Candidate<Agent>, &Arc<Remembered>)>,
+    glances: &Glances,
+) -> (Candidate<Agent>, Option<Arc<Remembered>>) {
     let mut findings = Findings::default();
     let file = match std::fs::canonicalize(&path) {
         Ok(file) => file,
@@ -152,23 +165,23 @@ fn agent(
         findings.build(codes::E_ESCAPES_ROOT, (0, 0), message);
         return (Candidate::new(path, String::new(), None, findings), None);
     }
-    let identity = Identity::Directory(String::new());
-    let mut now = Remembered::new(root, &file, identity, Vec::new(), Findings::default());
-    now.watch(vec![file.clone()]);
+    let at = memory::Place { root: Arc::clone(root), path: file.clone().into(), identity: None };
+    let mut now = Remembered::new(at, None, Listing::default(), Findings::default());
+    now.watch(vec![glances.at(&file)]);
     if let Some((candidate, before)) = known
-        && before.still(&now)
+        && before.still(&now, glances)
     {
-        return (candidate.clone(), Some(before.clone()));
+        return (candidate.clone(), Some(Arc::clone(before)));
     }
-    let read = now.read(&file, MAX_TEXT_BYTES);
-    match read {
+    let now = Some(Arc::new(now));
+    match read_bounded(&file, MAX_TEXT_BYTES).and_then(Text::of_bytes) {
         Ok(text) => {
             let (name, agent) = agent_file::read(&text, &mut findings);
-            (Candidate::new(path, name, agent.map(Arc::new), findings), Some(now))
+            (Candidate::new(path, name, agent.map(Arc::new), findings), now)
         }
         Err(fault) => {
             findings.fault(fault);
-            (Candidate::new(path, String::new(), None, findings), Some(now))
+            (Candidate::new(path, String::new(), None, findings), now)
         }
     }
 }

@@ -1,18 +1,22 @@
 //! A subprocess skill's program: where it really lies, and whether the system could start it. Never starts it.
 
-use std::io::{ErrorKind, Read};
+use std::cell::RefCell;
+use std::io::{ErrorKind, Read as _};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Component, Path, PathBuf};
+use std::sync::OnceLock;
 
-use skillyard::PackagePath;
 use skillyard::package::OUTSIDE_ENTRY_DIR;
+use skillyard::{Digest, PackagePath};
 
+use super::beneath::fill;
 use super::codes;
 use super::findings::Findings;
+use super::glance::Glances;
 use super::manifest::Entry;
-use super::package::Item;
+use super::memory::Remembered;
+use super::package::{Item, Place};
 use super::stamp::Stamp;
-use super::text::open_regular;
 
 /// An entry that can be started.
 #[derive(Clone, Debug, PartialEq)]
@@ -24,18 +28,59 @@ pub(crate) struct Program {
 /// Longest first line that the system reads.
 const MAX_SHEBANG: usize = 256;
 
-/// Finds and checks an entry. `directory` is the manifest's, `root` the skill's root, both canonical. `watched` gets the
-/// paths outside of the package that the answer depends on.
+/// Finds and checks an entry of a package. `now` gets what was read of it, and the files outside of the package that the
+/// answer depends on.
 pub(crate) fn check(
     entry: &Entry,
-    directory: &Path,
-    root: &Path,
+    package: &Place<'_>,
     env_allow: &[String],
-    watched: &mut Vec<PathBuf>,
+    now: &mut Remembered,
+    glances: &Glances,
     findings: &mut Findings,
 ) -> Option<Program> {
-    let written = directory.join(&entry.path);
-    watched.push(written.clone());
+    let at = entry.position;
+    let itself = now.items().iter().position(|item| item.elsewhere.is_none() && item.path.as_str() == entry.path);
+    let (path, executable) = match itself {
+        // A regular file of the package: the package has looked at it.
+        Some(item) => (package.directory.join(&entry.path), now.items()[item].stamp.executable()),
+        None => elsewhere(entry, package, now, glances, findings)?,
+    };
+    let shown = path.display();
+    if !executable {
+        findings.build(codes::E_ENTRY_NOT_EXECUTABLE, at, format!("entry {shown} is not executable: chmod +x it"));
+        return None;
+    }
+    BUFFER.with_borrow_mut(|buffer| {
+        let read = package
+            .beneath
+            .file(path.strip_prefix(package.root).unwrap_or(&path))
+            .and_then(|(mut file, stamp)| Ok((fill(&mut file, buffer)?, stamp)));
+        let (read, stamp) = match read {
+            Ok(read) => read,
+            Err(error) => {
+                findings.build(codes::E_UNREADABLE, at, format!("entry {shown} cannot be read: {error}"));
+                return None;
+            }
+        };
+        // All of it, and as it was when the package was listed: it need not be read again.
+        if let Some(item) = itself.filter(|item| read < buffer.len() && now.items()[*item].stamp == stamp) {
+            now.note(item, Digest::of(&buffer[..read]));
+        }
+        can_start(&buffer[..read], &path, env_allow, at, now, glances, findings).then_some(())
+    })?;
+    Some(Program { path })
+}
+
+/// Where an entry that is no file of the package itself leads to, and whether that is executable.
+fn elsewhere(
+    entry: &Entry,
+    package: &Place<'_>,
+    now: &mut Remembered,
+    glances: &Glances,
+    findings: &mut Findings,
+) -> Option<(PathBuf, bool)> {
+    let written = package.directory.join(&entry.path);
+    now.watch(vec![glances.at(&written)]);
     let at = entry.position;
     let path = match canonical_as_far_as_there(&written) {
         Ok(path) => path,
@@ -48,8 +93,8 @@ pub(crate) fn check(
             return None;
         }
     };
-    if !path.starts_with(root) {
-        let message = format!("entry {} escapes allowlist root {}", path.display(), root.display());
+    if !path.starts_with(package.root) {
+        let message = format!("entry {} escapes allowlist root {}", path.display(), package.root.display());
         findings.build(codes::E_ENTRY_ESCAPES, at, message);
         return None;
     }
@@ -57,7 +102,8 @@ pub(crate) fn check(
     let metadata = match std::fs::metadata(&path) {
         Ok(metadata) => metadata,
         Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => {
-            let message = format!("entry {shown} is not there: write a path relative to {}", directory.display());
+            let directory = package.directory.display();
+            let message = format!("entry {shown} is not there: write a path relative to {directory}");
             findings.build(codes::E_ENTRY_MISSING, at, message);
             return None;
         }
@@ -74,37 +120,41 @@ pub(crate) fn check(
         findings.build(codes::E_ENTRY_NOT_FILE, at, format!("entry {shown} is not a regular file: name a program"));
         return None;
     }
-    if metadata.permissions().mode() & 0o111 == 0 {
-        findings.build(codes::E_ENTRY_NOT_EXECUTABLE, at, format!("entry {shown} is not executable: chmod +x it"));
-        return None;
-    }
-    let head = match head(&path) {
-        Ok(head) => head,
-        Err(error) => {
-            findings.build(codes::E_UNREADABLE, at, format!("entry {shown} cannot be read: {error}"));
-            return None;
-        }
-    };
-    let right = match head.as_slice() {
+    let executable = metadata.permissions().mode() & 0o111 != 0;
+    Some((path, executable))
+}
+
+/// Whether the system can make something of a file that begins like this.
+fn can_start(
+    content: &[u8],
+    path: &Path,
+    env_allow: &[String],
+    at: (u32, u32),
+    now: &mut Remembered,
+    glances: &Glances,
+    findings: &mut Findings,
+) -> bool {
+    let shown = path.display();
+    let head = &content[..content.len().min(MAX_SHEBANG)];
+    match head {
         [b'#', b'!', ..] => {
-            if let Some(wrapper) = script(&path).ok().as_deref().and_then(wrapper) {
+            if let Some(wrapper) = wrapper(&String::from_utf8_lossy(content)) {
                 let message = format!(
                     "entry {shown} seems to call {wrapper}, which the isolation of executors keeps from working: name the \
                      skill in --self-confined of every executor, or leave confining it to them"
                 );
                 findings.warn(codes::W_ENTRY_CONFINES, at, message);
             }
-            shebang(&head, &path, env_allow, at, watched, findings)
+            shebang(head, path, env_allow, at, now, glances, findings)
         }
-        [0x7F, b'E', b'L', b'F', ..] => elf(&head, &path, at, findings),
+        [0x7F, b'E', b'L', b'F', ..] => elf(head, path, at, findings),
         _ => {
             let what = if head.is_empty() { "is empty" } else { "is neither a program nor has a first line `#!…`" };
             let message = format!("entry {shown} {what}: begin it with its interpreter, as in #!/bin/sh");
             findings.build(codes::E_ENTRY_NO_SHEBANG, at, message);
             false
         }
-    };
-    right.then_some(Program { path })
+    }
 }
 
 /// Where an entry is in its package.
@@ -126,11 +176,12 @@ pub(crate) fn in_package(
     if let Ok(relative) = program.path.strip_prefix(directory) {
         // As it really lies, for an interpreter looks for a script's neighbours there; else by a link to it.
         let named = |path: &Path| {
-            items.iter().find(|item| item.origin == program.path && Path::new(item.path.as_str()) == path)
+            let mut named = items.iter().filter(|item| Path::new(item.path.as_str()) == path);
+            named.find(|item| item.is_at(directory, &program.path))
         };
         let item = named(relative)
             .or_else(|| named(Path::new(&entry.path)))
-            .or_else(|| items.iter().find(|item| item.origin == program.path));
+            .or_else(|| items.iter().find(|item| item.is_at(directory, &program.path)));
         return match item {
             Some(item) => Ok(Packaged::Inside(item.path.clone())),
             None => Err(format!("entry {shown} is not among the package's files: move it out of the hidden directory")),
@@ -143,7 +194,8 @@ pub(crate) fn in_package(
         return Err(format!("entry {shown} would be packaged as {path}, which is there already: rename one"));
     }
     let metadata = std::fs::metadata(&program.path).map_err(|error| format!("entry {shown}: {error}"))?;
-    Ok(Packaged::Outside(Item { path, origin: program.path.clone(), stamp: Stamp::of(&metadata) }))
+    let elsewhere = Some(program.path.clone().into());
+    Ok(Packaged::Outside(Item { path, elsewhere, stamp: Stamp::of(&metadata) }))
 }
 
 /// The canonical path of what is there, and the rest as it would be: what escapes is told from what is missing.
@@ -170,20 +222,11 @@ fn canonical_as_far_as_there(path: &Path) -> std::io::Result<PathBuf> {
     }
 }
 
-/// The first bytes: a shebang line, or a program's header.
-fn head(path: &Path) -> std::io::Result<Vec<u8>> {
-    let mut head = Vec::with_capacity(MAX_SHEBANG);
-    open_regular(path)?.take(MAX_SHEBANG as u64).read_to_end(&mut head)?;
-    Ok(head)
-}
-
 /// As much of a script as is looked through.
-const MAX_SCRIPT: u64 = 64 * 1024;
+const MAX_SCRIPT: usize = 64 * 1024;
 
-fn script(path: &Path) -> std::io::Result<String> {
-    let mut script = Vec::new();
-    open_regular(path)?.take(MAX_SCRIPT).read_to_end(&mut script)?;
-    Ok(String::from_utf8_lossy(&script).into_owned())
+thread_local! {
+    static BUFFER: RefCell<Vec<u8>> = RefCell::new(vec![0; MAX_SCRIPT]);
 }
 
 /// Programs that confine others, and need namespaces or rights that slots do not have.
@@ -210,7 +253,8 @@ fn shebang(
     path: &Path,
     env_allow: &[String],
     at: (u32, u32),
-    watched: &mut Vec<PathBuf>,
+    now: &mut Remembered,
+    glances: &Glances,
     findings: &mut Findings,
 ) -> bool {
     let shown = path.display();
@@ -233,9 +277,11 @@ fn shebang(
         findings.build(codes::E_ENTRY_SHEBANG, at, message);
         return false;
     }
-    let interpreter_path = PathBuf::from(interpreter);
-    watched.push(interpreter_path.clone());
-    if std::fs::metadata(&interpreter_path).is_err() {
+    let interpreter_path = Path::new(interpreter);
+    let glance = glances.at(interpreter_path);
+    let is_there = glance.stamp().is_some();
+    now.watch(vec![glance]);
+    if !is_there {
         let message =
             format!("the interpreter {interpreter} of entry {shown} is not on this host: every executor needs it");
         findings.warn(codes::W_INTERPRETER_MISSING, at, message);
@@ -282,6 +328,11 @@ fn elf(head: &[u8], path: &Path, at: (u32, u32), findings: &mut Findings) -> boo
 
 /// Class and machine of this very program.
 fn own_header() -> Option<(u8, u16)> {
+    static OWN: OnceLock<Option<(u8, u16)>> = OnceLock::new();
+    *OWN.get_or_init(read_own_header)
+}
+
+fn read_own_header() -> Option<(u8, u16)> {
     let mut file = std::fs::File::open("/proc/self/exe").ok()?;
     let mut header = [0; 20];
     file.read_exact(&mut header).ok()?;

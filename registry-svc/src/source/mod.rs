@@ -7,6 +7,7 @@ use std::time::SystemTime;
 use skillyard::{Agent, PackageFile, Skill, Source};
 
 mod agent_file;
+mod beneath;
 mod cloud;
 pub mod codes;
 mod discover;
@@ -15,6 +16,7 @@ mod findings;
 mod frontmatter;
 #[cfg(test)]
 mod fuzz;
+mod glance;
 mod host;
 mod json;
 mod look;
@@ -33,6 +35,7 @@ mod specification;
 mod stamp;
 mod text;
 pub mod tool;
+mod tree;
 mod walk;
 mod yaml;
 
@@ -155,6 +158,7 @@ pub struct Scan<T> {
     /// In sorted order of their paths.
     pub candidates: Vec<Candidate<T>>,
     memory: memory::Memory,
+    trees: walk::Trees,
 }
 
 /// A scan of skills.
@@ -166,20 +170,20 @@ impl<T> Scan<T> {
     /// One that remembers nothing; `candidates` in sorted order of their paths.
     #[must_use]
     pub fn new(root: Root, candidates: Vec<Candidate<T>>) -> Self {
-        Self { root, candidates, memory: memory::Memory::new() }
+        Self { root, candidates, memory: memory::Memory::new(), trees: walk::Trees::new() }
     }
 
     /// When the youngest file of all that was found last changed.
     #[must_use]
     pub fn youngest(&self) -> Option<SystemTime> {
-        self.memory.values().filter_map(memory::Remembered::youngest).max()
+        self.memory.values().filter_map(|remembered| remembered.youngest()).max()
     }
 
     /// Whether a file was less than 500 ms old when it was read, so that it may be in the middle of being written: scan
     /// once more 500 ms later.
     #[must_use]
     pub fn needs_second_look(&self) -> bool {
-        self.memory.values().any(memory::Remembered::unsettled)
+        self.memory.values().any(|remembered| remembered.unsettled())
     }
 
     fn candidate(&self, path: &Path) -> Option<&Candidate<T>> {

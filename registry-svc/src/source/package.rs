@@ -1,23 +1,26 @@
 //! The files of a package: which they are, what they weigh, and their digests. Follows no link out of the directory.
 
-use std::collections::{BTreeSet, HashMap};
+use std::cell::RefCell;
+use std::collections::BTreeSet;
 use std::fs::File;
-use std::io::{self, Read};
+use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use skillyard::digest::Hasher;
 use skillyard::package::{MAX_BYTES, MAX_FILES};
 use skillyard::{Digest, PackageFile, PackagePath};
-use walkdir::WalkDir;
 
 use super::SourceFile;
+use super::beneath::{Beneath, fill};
 use super::codes;
 use super::findings::Findings;
 use super::stamp::Stamp;
 use super::text::open_regular;
+use super::tree::{Below, Dir, Kind};
 
 /// Most entries of a package's directory, files or not.
-const MAX_ENTRIES: usize = 16 * MAX_FILES;
+pub(crate) const MAX_ENTRIES: usize = 16 * MAX_FILES;
 const READ_AT_ONCE: usize = 64 << 10;
 
 /// What of a directory is in its package.
@@ -33,13 +36,56 @@ pub(crate) enum Rules {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Item {
     pub(crate) path: PackagePath,
-    /// Its canonical path.
-    pub(crate) origin: PathBuf,
+    /// Its canonical path, where that is another than its own in the directory.
+    pub(crate) elsewhere: Option<Box<Path>>,
     pub(crate) stamp: Stamp,
 }
 
-/// The digests of files that need not be read again.
-pub(crate) type Digests = HashMap<PathBuf, (Stamp, Digest)>;
+impl Item {
+    /// Its canonical path.
+    pub(crate) fn origin(&self, directory: &Path) -> PathBuf {
+        match &self.elsewhere {
+            Some(elsewhere) => elsewhere.to_path_buf(),
+            None => directory.join(self.path.as_str()),
+        }
+    }
+
+    /// Whether this is its canonical path.
+    pub(crate) fn is_at(&self, directory: &Path, origin: &Path) -> bool {
+        match &self.elsewhere {
+            Some(elsewhere) => **elsewhere == *origin,
+            None => origin.strip_prefix(directory).is_ok_and(|path| path == Path::new(self.path.as_str())),
+        }
+    }
+}
+
+/// A directory of which a package is made.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Place<'a> {
+    /// The canonical root.
+    pub(crate) root: &'a Path,
+    pub(crate) beneath: &'a Beneath,
+    /// Below the root.
+    pub(crate) real: &'a Path,
+    /// The canonical directory: both together.
+    pub(crate) directory: &'a Path,
+}
+
+impl Place<'_> {
+    /// Where an item is below the root.
+    fn real(&self, item: &Item) -> PathBuf {
+        match &item.elsewhere {
+            // What is not below the root is not opened.
+            Some(elsewhere) => elsewhere.strip_prefix(self.root).unwrap_or(elsewhere).to_owned(),
+            None => self.real.join(item.path.as_str()),
+        }
+    }
+
+    /// Opens an item, as long as it is a regular file.
+    pub(crate) fn open(&self, item: &Item) -> io::Result<File> {
+        self.beneath.file(&self.real(item)).map(|(file, _)| file)
+    }
+}
 
 /// Opens a file of a package for reading, as long as it is a regular file.
 ///
@@ -49,79 +95,30 @@ pub fn open(file: &SourceFile) -> io::Result<File> {
     open_regular(&file.origin)
 }
 
-/// The files below a canonical directory, in byte order of their paths in the package.
-pub(crate) fn list(directory: &Path, rules: Rules, findings: &mut Findings) -> Vec<Item> {
-    let mut items: Vec<Item> = Vec::new();
-    let mut venvs = BTreeSet::new();
-    let mut walk = WalkDir::new(directory).min_depth(1).sort_by_file_name().into_iter();
-    let mut entries = 0;
-    while let Some(entry) = walk.next() {
-        entries += 1;
-        if items.len() > MAX_FILES {
-            break;
-        }
-        if entries > MAX_ENTRIES {
-            let message =
-                format!("the package has more than {MAX_ENTRIES} entries: leave out what a run does not need");
-            findings.build(codes::E_PACKAGE_TOO_MANY_FILES, (0, 0), message);
-            break;
-        }
-        let entry = match entry {
-            Ok(entry) => entry,
-            Err(error) => {
-                let place = error.path().unwrap_or(directory).display().to_string();
-                let reason = error.io_error().map_or_else(|| error.to_string(), ToString::to_string);
-                findings.build(codes::E_UNREADABLE, (0, 0), format!("{place} cannot be read: {reason}"));
-                continue;
-            }
-        };
-        if left_out(&entry.file_name().to_string_lossy(), rules) {
-            if entry.file_type().is_dir() {
-                walk.skip_current_dir();
-            }
-            continue;
-        }
-        if entry.file_type().is_dir() {
-            continue;
-        }
-        let relative = entry.path().strip_prefix(directory).unwrap_or(entry.path());
-        let shown = relative.display();
-        let (origin, metadata) = match look(entry.path(), entry.file_type().is_symlink(), directory) {
-            Ok(Look::Inside(origin, metadata)) => (origin, metadata),
-            Ok(Look::NotRegular) => {
-                let message = format!("{shown} is not a regular file and is left out of the package");
-                findings.warn(codes::W_NOT_REGULAR, (0, 0), message);
-                continue;
-            }
-            Ok(Look::LeftOut(why)) => {
-                let message =
-                    format!("{shown} is a link {why} and is left out of the package: put there what it should lead to");
-                findings.warn(codes::W_LINK_LEFT_OUT, (0, 0), message);
-                venvs.extend(venv(relative));
-                continue;
-            }
-            // It went between the listing and the look.
-            Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
-            Err(error) => {
-                findings.build(codes::E_UNREADABLE, (0, 0), format!("{shown} cannot be looked at: {error}"));
-                continue;
-            }
-        };
-        let path = match relative.to_str().map(str::parse::<PackagePath>) {
-            Some(Ok(path)) => path,
-            Some(Err(error)) => {
-                findings.build(codes::E_PATH_INVALID, (0, 0), format!("{shown}: {error}"));
-                continue;
-            }
-            None => {
-                let message = format!("the name {relative:?} is not UTF-8: rename the file");
-                findings.build(codes::E_PATH_INVALID, (0, 0), message);
-                continue;
-            }
-        };
-        items.push(Item { path, origin, stamp: Stamp::of(&metadata) });
-    }
-    weigh(&items, findings);
+/// The files of a directory.
+#[derive(Debug, Default)]
+pub(crate) struct Listing {
+    /// In byte order of their paths in the package.
+    pub(crate) items: Vec<Item>,
+    /// Directories that were listed for this alone, from the root, and what they were then.
+    pub(crate) own: Vec<(PathBuf, Stamp)>,
+    /// Whether the same directories and the same files say that all is as it was: no link leads elsewhere, nothing was
+    /// closed, nothing was left out that may be another next time.
+    pub(crate) is_plain: bool,
+}
+
+/// The files below a canonical directory.
+pub(crate) fn list(place: &Place<'_>, dir: &Arc<Dir>, rules: Rules, findings: &mut Findings) -> Listing {
+    let mut lister = Lister {
+        place,
+        rules,
+        findings,
+        listing: Listing { is_plain: true, ..Listing::default() },
+        venvs: BTreeSet::new(),
+    };
+    lister.walk(dir);
+    let Lister { mut listing, venvs, .. } = lister;
+    weigh(&listing.items, findings);
     for venv in venvs {
         let message = format!(
             "the virtual environment {} depends on links that are left out: vendor what it holds with \
@@ -130,8 +127,151 @@ pub(crate) fn list(directory: &Path, rules: Rules, findings: &mut Findings) -> V
         );
         findings.warn(codes::W_VENV_LINKS, (0, 0), message);
     }
-    sort(&mut items);
-    items
+    sort(&mut listing.items);
+    listing
+}
+
+struct Lister<'a> {
+    place: &'a Place<'a>,
+    rules: Rules,
+    findings: &'a mut Findings,
+    listing: Listing,
+    venvs: BTreeSet<PathBuf>,
+}
+
+/// A directory that is being gone through, and how far.
+struct Open {
+    dir: Arc<Dir>,
+    next: (usize, usize),
+}
+
+impl Lister<'_> {
+    /// Goes through directories in order of their names. Directories may lie deeper in one another than a stack has room.
+    fn walk(&mut self, dir: &Arc<Dir>) {
+        let mut relative = PathBuf::new();
+        let mut open = vec![Open { dir: Arc::clone(dir), next: (0, 0) }];
+        let mut entries = 0;
+        while let Some(Open { dir, next }) = open.last_mut() {
+            let dir = Arc::clone(dir);
+            let mut deeper = None;
+            for (name, kind, behind) in dir.entries_from(next.0, next.1) {
+                *next = behind;
+                entries += 1;
+                if self.listing.items.len() > MAX_FILES {
+                    return;
+                }
+                if entries > MAX_ENTRIES {
+                    let message =
+                        format!("the package has more than {MAX_ENTRIES} entries: leave out what a run does not need");
+                    return self.findings.build(codes::E_PACKAGE_TOO_MANY_FILES, (0, 0), message);
+                }
+                if left_out(&name.to_string_lossy(), self.rules) {
+                    continue;
+                }
+                relative.push(name);
+                match kind {
+                    Kind::Directory(below) => deeper = self.below(&relative, below, MAX_ENTRIES - entries),
+                    Kind::File => self.file(&relative),
+                    Kind::Link => self.link(&relative),
+                    Kind::Other => self.not_regular(&relative),
+                }
+                if deeper.is_some() {
+                    break;
+                }
+                relative.pop();
+            }
+            match deeper {
+                Some(dir) => open.push(Open { dir, next: (0, 0) }),
+                None => {
+                    open.pop();
+                    relative.pop();
+                }
+            }
+        }
+    }
+
+    fn below(&mut self, relative: &Path, below: &Below, most: usize) -> Option<Arc<Dir>> {
+        if let Below::Listed(dir) = below
+            && !dir.is_cut
+        {
+            return Some(Arc::clone(dir));
+        }
+        let real = self.place.real.join(relative);
+        // One more than may be, so that there being more is seen.
+        match Dir::read_one(self.place.beneath, &real, most + 1) {
+            Ok(dir) => {
+                self.listing.is_plain &= !dir.is_cut;
+                self.listing.own.push((real, dir.stamp));
+                Some(dir)
+            }
+            Err(error) => {
+                self.listing.is_plain = false;
+                let place = self.place.directory.join(relative);
+                self.findings.build(
+                    codes::E_UNREADABLE,
+                    (0, 0),
+                    format!("{} cannot be read: {error}", place.display()),
+                );
+                None
+            }
+        }
+    }
+
+    fn file(&mut self, relative: &Path) {
+        match self.place.beneath.look(&self.place.real.join(relative)) {
+            Ok(Some(stamp)) => self.item(relative, None, stamp),
+            Ok(None) => {
+                self.listing.is_plain = false;
+                self.not_regular(relative);
+            }
+            Err(error) => self.closed(relative, &error),
+        }
+    }
+
+    fn link(&mut self, relative: &Path) {
+        self.listing.is_plain = false;
+        match look(&self.place.directory.join(relative), self.place.directory) {
+            Ok(Look::Inside(origin, metadata)) => self.item(relative, Some(origin.into()), Stamp::of(&metadata)),
+            Ok(Look::NotRegular) => self.not_regular(relative),
+            Ok(Look::LeftOut(why)) => {
+                let shown = relative.display();
+                let message =
+                    format!("{shown} is a link {why} and is left out of the package: put there what it should lead to");
+                self.findings.warn(codes::W_LINK_LEFT_OUT, (0, 0), message);
+                self.venvs.extend(venv(relative));
+            }
+            Err(error) => self.closed(relative, &error),
+        }
+    }
+
+    fn item(&mut self, relative: &Path, elsewhere: Option<Box<Path>>, stamp: Stamp) {
+        let path = match relative.to_str().map(str::parse::<PackagePath>) {
+            Some(Ok(path)) => path,
+            Some(Err(error)) => {
+                let shown = relative.display();
+                return self.findings.build(codes::E_PATH_INVALID, (0, 0), format!("{shown}: {error}"));
+            }
+            None => {
+                let message = format!("the name {relative:?} is not UTF-8: rename the file");
+                return self.findings.build(codes::E_PATH_INVALID, (0, 0), message);
+            }
+        };
+        self.listing.items.push(Item { path, elsewhere, stamp });
+    }
+
+    fn not_regular(&mut self, relative: &Path) {
+        let message = format!("{} is not a regular file and is left out of the package", relative.display());
+        self.findings.warn(codes::W_NOT_REGULAR, (0, 0), message);
+    }
+
+    fn closed(&mut self, relative: &Path, error: &io::Error) {
+        self.listing.is_plain = false;
+        // It went between the listing and the look.
+        if error.kind() != io::ErrorKind::NotFound {
+            let message = format!("{} cannot be looked at: {error}", relative.display());
+            self.findings.build(codes::E_UNREADABLE, (0, 0), message);
+        }
+    }
 }
 
 /// Adds a file from elsewhere.
@@ -160,17 +300,22 @@ fn weigh(items: &[Item], findings: &mut Findings) {
 }
 
 /// Reads the files for their digests; those that are known are not read.
-pub(crate) fn hash(items: &[Item], known: &Digests, findings: &mut Findings) -> Vec<SourceFile> {
+pub(crate) fn hash(
+    place: &Place<'_>,
+    items: &[Item],
+    known: impl Fn(&Item) -> Option<Digest>,
+    findings: &mut Findings,
+) -> Vec<SourceFile> {
     let mut files = Vec::with_capacity(items.len());
     for item in items {
-        let read = match known.get(&item.origin) {
-            Some((stamp, digest)) if *stamp == item.stamp => Ok((*digest, item.stamp.size)),
-            _ => digest(&item.origin),
+        let read = match known(item) {
+            Some(digest) => Ok((digest, item.stamp.size)),
+            None => place.open(item).and_then(digest),
         };
         match read {
             Ok((sha256, size)) => {
                 let file = PackageFile { path: item.path.clone(), size, executable: item.stamp.executable(), sha256 };
-                files.push(SourceFile { file, origin: item.origin.clone() });
+                files.push(SourceFile { file, origin: item.origin(place.directory) });
             }
             Err(error) => {
                 let message = format!("{} cannot be read: {error}", item.path);
@@ -181,19 +326,15 @@ pub(crate) fn hash(items: &[Item], known: &Digests, findings: &mut Findings) -> 
     files
 }
 
-/// What a file or link is to a package.
+/// What a link is to a package.
 enum Look {
     Inside(PathBuf, std::fs::Metadata),
     NotRegular,
     LeftOut(&'static str),
 }
 
-fn look(path: &Path, link: bool, directory: &Path) -> io::Result<Look> {
-    if !link {
-        let metadata = std::fs::symlink_metadata(path)?;
-        return Ok(if metadata.is_file() { Look::Inside(path.to_owned(), metadata) } else { Look::NotRegular });
-    }
-    let Ok(origin) = std::fs::canonicalize(path) else { return Ok(Look::LeftOut("to nowhere")) };
+fn look(link: &Path, directory: &Path) -> io::Result<Look> {
+    let Ok(origin) = std::fs::canonicalize(link) else { return Ok(Look::LeftOut("to nowhere")) };
     let metadata = std::fs::metadata(&origin)?;
     Ok(if metadata.is_dir() {
         Look::LeftOut("to a directory")
@@ -216,24 +357,26 @@ fn venv(path: &Path) -> Option<PathBuf> {
     path.ancestors().skip(1).find(|dir| dir.ends_with(".venv") || dir.ends_with("venv")).map(Path::to_owned)
 }
 
+thread_local! {
+    /// What is read at once goes here: most files are small, and a new place for each would take longer than they do.
+    static BUFFER: RefCell<Vec<u8>> = RefCell::new(vec![0; READ_AT_ONCE]);
+}
+
 /// In pieces: a package may be larger than what one wants in memory.
-fn digest(path: &Path) -> io::Result<(Digest, u64)> {
-    let mut file = open_regular(path)?;
-    let mut hasher = Hasher::default();
-    let mut buffer = vec![0; READ_AT_ONCE];
-    let mut size = 0;
-    loop {
-        match file.read(&mut buffer) {
-            Ok(0) => return Ok((hasher.finish(), size)),
-            Ok(read) => {
-                hasher.update(&buffer[..read]);
-                size += read as u64;
-                if size > MAX_BYTES {
-                    return Err(io::Error::new(io::ErrorKind::FileTooLarge, "it grows while it is read"));
-                }
+fn digest(mut file: File) -> io::Result<(Digest, u64)> {
+    BUFFER.with_borrow_mut(|buffer| {
+        let mut hasher = Hasher::default();
+        let mut size = 0;
+        loop {
+            let read = fill(&mut file, buffer)?;
+            hasher.update(&buffer[..read]);
+            size += read as u64;
+            if read < buffer.len() {
+                return Ok((hasher.finish(), size));
             }
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) => return Err(error),
+            if size > MAX_BYTES {
+                return Err(io::Error::new(io::ErrorKind::FileTooLarge, "it grows while it is read"));
+            }
         }
-    }
+    })
 }

@@ -11,65 +11,76 @@ use skillyard::{Digest, Skill, Source};
 
 use super::findings::{Fault, Findings};
 use super::manifest::Manifest;
-use super::memory::Remembered;
-use super::package::{self, Digests, Item, Rules};
+use super::memory::{self, Remembered, Sight};
+use super::package::{self, Item, Rules};
 use super::playbook::{self, Identity, Sheet};
 use super::text::{MAX_SKILL_JSON_BYTES, MAX_TEXT_BYTES};
-use super::{Candidate, FoundSkill, Look, Package, SourceFile, Stage, Tier, codes, entry, manifest};
+use super::tree::Dir;
+use super::{Candidate, FoundSkill, Look, Package, SourceFile, Stage, Tier, codes, entry, manifest, walk};
 
-/// Where a manifest was found.
+/// Where manifests are found.
 pub(crate) struct Place<'a> {
     pub(crate) root: &'a Path,
-    pub(crate) canonical: &'a Path,
+    pub(crate) canonical: &'a Arc<Path>,
     pub(crate) source: Source,
     pub(crate) ids: &'a HashMap<String, String>,
     pub(crate) look: &'a Look,
+    pub(crate) sight: Sight<'a>,
 }
 
 impl Place<'_> {
     /// What a playbook in this directory is called.
-    fn identity(&self, directory: &Path) -> Identity {
+    fn identity(&self, directory: &Path) -> Option<Identity> {
+        if self.source == Source::External {
+            return None;
+        }
         let name = directory.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        match self.ids.get(&name) {
+        Some(match self.ids.get(&name) {
             Some(id) => Identity::Cloud(id.clone()),
             None => Identity::Directory(name),
-        }
+        })
     }
 }
 
 /// What is made of one manifest, and what of it is remembered.
-type Made = (Candidate<FoundSkill>, Option<Remembered>);
+type Made = (Candidate<FoundSkill>, Option<Arc<Remembered>>);
 
 /// One skill, from its manifest to its digest; `None` where the manifest went meanwhile.
 ///
 /// An editor's file that went between the listing and the reading is no fault of the package: it is listed again.
 pub(crate) fn read(
     place: &Place<'_>,
-    path: &Path,
-    known: Option<(&Candidate<FoundSkill>, &Remembered)>,
+    found: &walk::Manifest,
+    known: Option<(&Candidate<FoundSkill>, &Arc<Remembered>)>,
 ) -> Option<Made> {
     const ATTEMPTS: usize = 3;
-    let mut made = read_once(place, path, known);
+    let mut made = read_once(place, found, &found.dir, known);
     for _ in 1..ATTEMPTS {
-        if std::fs::symlink_metadata(path).is_err_and(|error| error.kind() == io::ErrorKind::NotFound) {
+        let failed = made.0.failed.is_some();
+        let gone = |error: io::Error| error.kind() == io::ErrorKind::NotFound;
+        if failed && std::fs::symlink_metadata(&found.path).is_err_and(gone) {
             return None;
         }
-        if !made.1.as_ref().is_some_and(Remembered::lost_a_file) {
-            break;
-        }
-        made = read_once(place, path, known);
+        let Some(remembered) = made.1.as_ref().filter(|remembered| failed && remembered.lost_a_file()) else { break };
+        let Some(dir) = remembered.list_again(place.sight.beneath) else { break };
+        made = read_once(place, found, &dir, known);
     }
     Some(made)
 }
 
-fn read_once(place: &Place<'_>, path: &Path, known: Option<(&Candidate<FoundSkill>, &Remembered)>) -> Made {
-    let path = path.to_owned();
+fn read_once(
+    place: &Place<'_>,
+    found: &walk::Manifest,
+    dir: &Arc<Dir>,
+    known: Option<(&Candidate<FoundSkill>, &Arc<Remembered>)>,
+) -> Made {
+    let path = found.path.clone();
     let logical = path.parent().unwrap_or(place.root).to_owned();
     let identity = place.identity(&logical);
     // A playbook has its name before it is read.
-    let name = if place.source == Source::External { String::new() } else { identity.name() };
+    let name = identity.as_ref().map(Identity::name).unwrap_or_default();
     let mut findings = Findings::default();
-    let opened = match open_manifest(place, &path) {
+    let opened = match open_manifest(place, found) {
         Ok(opened) => opened,
         Err(fault) => {
             findings.fault(fault);
@@ -80,48 +91,75 @@ fn read_once(place: &Place<'_>, path: &Path, known: Option<(&Candidate<FoundSkil
         Source::External => (Rules::Subprocess, MAX_SKILL_JSON_BYTES),
         _ => (Rules::Playbook, MAX_TEXT_BYTES),
     };
-    let items = package::list(&opened.directory, rules, &mut findings);
-    let mut now = Remembered::new(place.canonical, &opened.directory, identity.clone(), items, findings.clone());
+    let at = memory::Place {
+        root: Arc::clone(place.canonical),
+        path: opened.directory.clone().into(),
+        identity: identity.clone(),
+    };
     if let Some((candidate, before)) = known
-        && before.still(&now)
+        && before.is_as_it_was(&at, dir, &opened.real, &place.sight)
     {
-        return (candidate.clone(), Some(before.clone()));
+        return (candidate.clone(), Some(Arc::clone(before)));
     }
-    let text = match now.read(&opened.manifest, most) {
+    let package = package::Place {
+        root: place.canonical,
+        beneath: place.sight.beneath,
+        real: &opened.real,
+        directory: &opened.directory,
+    };
+    let listing = package::list(&package, dir, rules, &mut findings);
+    let mut now = Remembered::new(at, Some(Arc::clone(dir)), listing, findings.clone());
+    if let Some((candidate, before)) = known
+        && before.still(&now, place.sight.glances)
+    {
+        return (candidate.clone(), Some(Arc::new(before.listed_anew(now))));
+    }
+    let text = match now.read(&package, &opened.manifest, most) {
         Ok(text) => text,
         Err(fault) => {
             findings.fault(fault);
-            return (Candidate::new(path, name, None, findings), Some(now));
+            return (Candidate::new(path, name, None, findings), Some(Arc::new(now)));
         }
     };
-    let digests = known.map(|(_, before)| before.digests()).unwrap_or_default();
     let relative = logical.strip_prefix(place.root).unwrap_or(Path::new("")).to_string_lossy().into_owned();
-    let work = Work { place, directory: opened.directory, relative, digests };
-    let (name, value) = match place.source {
-        Source::External => {
+    let work = Work { place, package, relative, before: known.map(|(_, before)| before.as_ref()) };
+    let (name, value) = match &identity {
+        None => {
             let (name, manifest) = manifest::read(&text, &mut findings);
             (name, manifest.and_then(|manifest| subprocess(&work, manifest, &mut now, &mut findings)))
         }
-        _ => {
+        Some(identity) => {
             let valid = logical.file_name().is_some_and(|name| name.to_str().is_some());
             if !valid {
                 let message = "the directory's name is not UTF-8: rename it";
                 findings.build(codes::E_NAME_INVALID, (0, 0), message);
             }
-            let sheet = playbook::read(&text, &identity, place.look.strict, &mut findings).filter(|_| valid);
+            let sheet = playbook::read(&text, identity, place.look.strict, &mut findings).filter(|_| valid);
             (name, sheet.and_then(|sheet| book(&work, sheet, &mut now, &mut findings)))
         }
     };
-    (Candidate::new(path, name, value.map(Arc::new), findings), Some(now))
+    (Candidate::new(path, name, value.map(Arc::new), findings), Some(Arc::new(now)))
 }
 
 /// A manifest's real place.
 struct Opened {
+    /// Its directory, below the root, and whole.
+    real: PathBuf,
     directory: PathBuf,
     manifest: PathBuf,
 }
 
-fn open_manifest(place: &Place<'_>, path: &Path) -> Result<Opened, Fault> {
+fn open_manifest(place: &Place<'_>, found: &walk::Manifest) -> Result<Opened, Fault> {
+    let path = &found.path;
+    if let Some(real) = &found.real {
+        // No link is on the way; one that comes to be there is refused when the file is opened.
+        let directory = match real.as_os_str().is_empty() {
+            true => place.canonical.to_path_buf(),
+            false => place.canonical.join(real),
+        };
+        let manifest = directory.join(path.file_name().unwrap_or_default());
+        return Ok(Opened { real: real.clone(), directory, manifest });
+    }
     let unreadable = |error: io::Error| {
         let message = match error.kind() {
             io::ErrorKind::NotFound => format!("{} is a link to nowhere: put the file itself there", path.display()),
@@ -131,25 +169,25 @@ fn open_manifest(place: &Place<'_>, path: &Path) -> Result<Opened, Fault> {
     };
     let directory = std::fs::canonicalize(path.parent().unwrap_or(place.root)).map_err(unreadable)?;
     let manifest = std::fs::canonicalize(path).map_err(unreadable)?;
-    if !directory.starts_with(place.canonical) || !manifest.starts_with(place.canonical) {
+    let (Ok(real), true) = (directory.strip_prefix(place.canonical), manifest.starts_with(place.canonical)) else {
         let (target, root) = (manifest.display(), place.root.display());
         let message = format!("the manifest is a link to {target}, out of the root {root}: put the file itself there");
         return Err(Fault::file(codes::E_ESCAPES_ROOT, Stage::Build, message));
-    }
+    };
     if !manifest.starts_with(&directory) {
         let target = manifest.display();
         let message = format!("the manifest is a link to {target}, out of its directory: put the file itself there");
         return Err(Fault::file(codes::E_MANIFEST_OUTSIDE, Stage::Build, message));
     }
-    Ok(Opened { directory, manifest })
+    Ok(Opened { real: real.to_owned(), directory, manifest })
 }
 
 /// What both kinds need to become a value.
 struct Work<'a> {
     place: &'a Place<'a>,
-    directory: PathBuf,
+    package: package::Place<'a>,
     relative: String,
-    digests: Digests,
+    before: Option<&'a Remembered>,
 }
 
 fn subprocess(
@@ -158,36 +196,31 @@ fn subprocess(
     now: &mut Remembered,
     findings: &mut Findings,
 ) -> Option<FoundSkill> {
-    let mut watched = Vec::new();
-    let program = entry::check(
-        &manifest.entry,
-        &work.directory,
-        work.place.canonical,
-        &manifest.env_allow,
-        &mut watched,
-        findings,
-    );
-    now.watch(watched);
-    let mut items = now.items().to_vec();
-    let path = match entry::in_package(&program?, &manifest.entry, &work.directory, &items) {
-        Ok(entry::Packaged::Inside(path)) => path,
-        Ok(entry::Packaged::Outside(item)) => {
-            let message = format!(
-                "the entry {} lies outside of the skill's directory: it is packaged as {}, its neighbours are not",
-                item.origin.display(),
-                item.path
-            );
-            findings.warn(codes::W_ENTRY_OUTSIDE, manifest.entry.position, message);
-            let path = item.path.clone();
-            now.watch(vec![item.origin.clone()]);
-            package::add(&mut items, item, findings);
-            path
-        }
+    let glances = work.place.sight.glances;
+    let program = entry::check(&manifest.entry, &work.package, &manifest.env_allow, now, glances, findings)?;
+    let outside = match entry::in_package(&program, &manifest.entry, work.package.directory, now.items()) {
+        Ok(packaged) => packaged,
         Err(message) => {
             findings.build(codes::E_ENTRY_NOT_PACKAGED, manifest.entry.position, message);
             return None;
         }
     };
+    let (path, files) = match outside {
+        entry::Packaged::Inside(path) => (path, hashed(work, now.items(), now, findings)?),
+        entry::Packaged::Outside(item) => {
+            let message = format!(
+                "the entry {} lies outside of the skill's directory: it is packaged as {}, its neighbours are not",
+                program.path.display(),
+                item.path
+            );
+            findings.warn(codes::W_ENTRY_OUTSIDE, manifest.entry.position, message);
+            now.watch(vec![glances.at(&program.path)]);
+            let (path, mut items) = (item.path.clone(), now.items().to_vec());
+            package::add(&mut items, item, findings);
+            (path, hashed(work, &items, now, findings)?)
+        }
+    };
+    now.remember(&files.files);
     let kind = Kind::Subprocess(Subprocess {
         schema_json: manifest.schema_json,
         entry: path,
@@ -196,20 +229,19 @@ fn subprocess(
         class: manifest.class,
     });
     let card = Card { category: manifest.category, ..Card::default() };
-    let (files, digest) = hashed(work, &items, now, findings)?;
     Some(FoundSkill {
         skill: Skill {
             name: manifest.name,
             description: manifest.description,
             source: work.place.source,
-            digest,
+            digest: files.digest,
             path: work.relative.clone(),
             kind,
             card,
             extra: manifest.extra,
-            modified_at: modified_at(&items),
+            modified_at: files.modified_at,
         },
-        package: Package { directory: work.directory.clone(), files },
+        package: Package { directory: work.package.directory.to_owned(), files: files.files },
         tier: Some(Tier::Free),
     })
 }
@@ -218,24 +250,24 @@ fn book(work: &Work<'_>, sheet: Sheet, now: &mut Remembered, findings: &mut Find
     if let Some(host) = &work.place.look.host {
         let mut watched = Vec::new();
         host.check(&sheet.playbook.requires, sheet.requires_at, &mut watched, findings);
-        now.watch(watched);
+        now.watch(watched.iter().map(|path| work.place.sight.glances.at(path)).collect());
     }
-    let items = now.items().to_vec();
-    let (files, digest) = hashed(work, &items, now, findings)?;
+    let files = hashed(work, now.items(), now, findings)?;
+    now.remember(&files.files);
     let tier = own_tier(&sheet.extra);
     Some(FoundSkill {
         skill: Skill {
             name: sheet.name,
             description: sheet.description,
             source: work.place.source,
-            digest,
+            digest: files.digest,
             path: work.relative.clone(),
             kind: Kind::Playbook(sheet.playbook),
             card: sheet.card,
             extra: sheet.extra,
-            modified_at: modified_at(&items),
+            modified_at: files.modified_at,
         },
-        package: Package { directory: work.directory.clone(), files },
+        package: Package { directory: work.package.directory.to_owned(), files: files.files },
         tier,
     })
 }
@@ -248,25 +280,22 @@ pub(crate) fn own_tier(extra: &serde_json::Map<String, serde_json::Value>) -> Op
     }
 }
 
+/// The files of a package, read.
+struct Hashed {
+    files: Vec<SourceFile>,
+    digest: Digest,
+    modified_at: SystemTime,
+}
+
 /// The package's files and its digest, unless something about the package is wrong already.
-fn hashed(
-    work: &Work<'_>,
-    items: &[Item],
-    now: &mut Remembered,
-    findings: &mut Findings,
-) -> Option<(Vec<SourceFile>, Digest)> {
+fn hashed(work: &Work<'_>, items: &[Item], now: &Remembered, findings: &mut Findings) -> Option<Hashed> {
     if findings.failed().is_some() {
         return None;
     }
     // What was read for its values is hashed as it was read: values and digest are of one version.
-    let mut known = work.digests.clone();
-    known.extend(now.manifest_digest());
-    let files = package::hash(items, &known, findings);
-    now.remember(items, &files);
-    let digest = Digest::of_package(&files.iter().map(|file| file.file.clone()).collect::<Vec<_>>());
-    Some((files, digest))
-}
-
-fn modified_at(items: &[Item]) -> SystemTime {
-    items.iter().map(|item| item.stamp.modified_at()).max().unwrap_or(SystemTime::UNIX_EPOCH)
+    let known = |item: &Item| now.noted(item).or_else(|| work.before?.known(item));
+    let files = package::hash(&work.package, items, known, findings);
+    let digest = Digest::of_package(files.iter().map(|file| &file.file));
+    let modified_at = items.iter().map(|item| item.stamp.modified_at()).max().unwrap_or(SystemTime::UNIX_EPOCH);
+    Some(Hashed { files, digest, modified_at })
 }

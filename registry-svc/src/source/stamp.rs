@@ -4,6 +4,8 @@ use std::fs::Metadata;
 use std::os::unix::fs::MetadataExt as _;
 use std::time::{Duration, SystemTime};
 
+use rustix::fs::Stat;
+
 /// A file younger than this when it was read is read again: its next change may bear the same time on a file system that
 /// counts in seconds.
 const TRUSTED_AFTER: Duration = Duration::from_secs(2);
@@ -31,6 +33,25 @@ impl Stamp {
             modified: (metadata.mtime(), metadata.mtime_nsec()),
             changed: (metadata.ctime(), metadata.ctime_nsec()),
         }
+    }
+
+    /// The same, of what the system itself says.
+    pub(crate) fn of_stat(stat: &Stat) -> Self {
+        // The types of the fields differ from processor to processor.
+        #[expect(clippy::unnecessary_cast, clippy::cast_sign_loss, clippy::cast_possible_wrap, reason = "see above")]
+        Self {
+            device: stat.st_dev as u64,
+            inode: stat.st_ino as u64,
+            mode: stat.st_mode as u32,
+            size: stat.st_size as u64,
+            modified: (stat.st_mtime as i64, stat.st_mtime_nsec as i64),
+            changed: (stat.st_ctime as i64, stat.st_ctime_nsec as i64),
+        }
+    }
+
+    /// Which file it is.
+    pub(crate) fn identity(&self) -> (u64, u64) {
+        (self.device, self.inode)
     }
 
     /// Whether any executable bit is set.

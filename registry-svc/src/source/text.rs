@@ -1,11 +1,12 @@
 //! A manifest's text: read once and bounded, UTF-8, without its byte order mark, with positions for people.
 
 use std::fs::File;
-use std::io::{self, Read};
+use std::io;
 use std::path::Path;
 
 use rustix::fs::{CWD, Mode, OFlags};
 
+use super::beneath::{Beneath, fill};
 use super::findings::Fault;
 use super::{Stage, codes};
 
@@ -27,21 +28,26 @@ pub(crate) struct Text {
 impl Text {
     /// A file's text. One byte order mark at the start is dropped.
     pub(crate) fn of_file(bytes: &[u8]) -> Result<Self, Fault> {
-        let bytes = bytes.strip_prefix(BYTE_ORDER_MARK).unwrap_or(bytes);
-        match std::str::from_utf8(bytes) {
-            Ok(content) => Ok(Self::part(content.to_owned(), 1)),
-            Err(error) => {
-                let read = String::from_utf8_lossy(&bytes[..error.valid_up_to()]).into_owned();
-                let (line, column) = Self::part(read, 1).position(error.valid_up_to());
-                let hint = match bytes {
-                    [0xFF, 0xFE, ..] | [0xFE, 0xFF, ..] => "it looks like UTF-16: ",
-                    _ => "",
-                };
-                let byte = bytes[error.valid_up_to()];
-                let message = format!("the byte 0x{byte:02X} is not UTF-8; {hint}save the file as UTF-8");
-                Err(Fault { code: codes::E_NOT_UTF8, stage: Stage::Parse, message, line, column })
-            }
+        Self::of_bytes(bytes.to_vec())
+    }
+
+    /// The same of bytes that nobody else needs.
+    pub(crate) fn of_bytes(mut bytes: Vec<u8>) -> Result<Self, Fault> {
+        if bytes.starts_with(BYTE_ORDER_MARK) {
+            bytes.drain(..BYTE_ORDER_MARK.len());
         }
+        String::from_utf8(bytes).map(|content| Self::part(content, 1)).map_err(|error| {
+            let (valid, bytes) = (error.utf8_error().valid_up_to(), error.as_bytes());
+            let read = String::from_utf8_lossy(&bytes[..valid]).into_owned();
+            let (line, column) = Self::part(read, 1).position(valid);
+            let hint = match bytes {
+                [0xFF, 0xFE, ..] | [0xFE, 0xFF, ..] => "it looks like UTF-16: ",
+                _ => "",
+            };
+            let byte = bytes[valid];
+            let message = format!("the byte 0x{byte:02X} is not UTF-8; {hint}save the file as UTF-8");
+            Fault { code: codes::E_NOT_UTF8, stage: Stage::Parse, message, line, column }
+        })
     }
 
     /// A part of a file that begins at a line.
@@ -99,12 +105,30 @@ pub(crate) fn open_regular(path: &Path) -> io::Result<File> {
 
 /// A whole file of at most so many bytes.
 pub(crate) fn read_bounded(path: &Path, most: u64) -> Result<Vec<u8>, Fault> {
+    let opened = open_regular(path).and_then(|file| Ok((file.metadata()?.len(), file)));
+    whole(opened, path, most)
+}
+
+/// The same, of a canonical path below a root that is opened.
+pub(crate) fn read_beneath(beneath: &Beneath, root: &Path, path: &Path, most: u64) -> Result<Vec<u8>, Fault> {
+    let opened = beneath.file(path.strip_prefix(root).unwrap_or(path)).map(|(file, stamp)| (stamp.size, file));
+    whole(opened, path, most)
+}
+
+fn whole(opened: io::Result<(u64, File)>, path: &Path, most: u64) -> Result<Vec<u8>, Fault> {
     let unreadable = |error: io::Error| {
         Fault::file(codes::E_UNREADABLE, Stage::Parse, format!("{} cannot be read: {error}", path.display()))
     };
-    let mut bytes = Vec::new();
-    let mut file = open_regular(path).map_err(unreadable)?.take(most + 1);
-    file.read_to_end(&mut bytes).map_err(unreadable)?;
+    let (size, mut file) = opened.map_err(unreadable)?;
+    // One more than there is: that the file ends is seen at once.
+    let mut bytes = vec![0; usize::try_from(size.min(most)).unwrap_or_default() + 1];
+    let mut filled = fill(&mut file, &mut bytes).map_err(unreadable)?;
+    while filled == bytes.len() && filled as u64 <= most {
+        // It has grown.
+        bytes.resize((filled * 2).min(usize::try_from(most).unwrap_or(usize::MAX - 1) + 1), 0);
+        filled += fill(&mut file, &mut bytes[filled..]).map_err(unreadable)?;
+    }
+    bytes.truncate(filled);
     if bytes.len() as u64 > most {
         let message = format!(
             "{} has more than {most} bytes: move what a model does not always need into files beside it",
