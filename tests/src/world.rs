@@ -353,6 +353,11 @@ impl World {
     /// When it does not.
     pub async fn start_executor(&mut self) {
         self.launch_executor();
+        self.executor_serves().await;
+    }
+
+    /// Waits until the executor serves.
+    pub async fn executor_serves(&mut self) {
         serving(&mut self.executor_health()).await;
     }
 
