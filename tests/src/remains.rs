@@ -54,19 +54,51 @@ fn own_scratch(process: &Process) -> Option<PathBuf> {
     Some(PathBuf::from(std::ffi::OsStr::from_bytes(path)).components().collect())
 }
 
-/// What a process has open, by kind, each with how often.
-///
-/// # Panics
-/// When there is no such process.
-#[must_use]
-pub fn descriptors(pid: i32) -> BTreeMap<String, usize> {
-    let mut found = BTreeMap::new();
-    for entry in std::fs::read_dir(format!("/proc/{pid}/fd")).unwrap().flatten() {
-        let Ok(target) = std::fs::read_link(entry.path()) else { continue };
-        // The number of a socket or pipe is another each time.
-        let target = target.to_string_lossy();
-        let kind = target.split_once(":[").map_or(&*target, |(kind, _)| kind).to_owned();
-        *found.entry(kind).or_insert(0) += 1;
+/// What a process has when nothing goes on.
+#[derive(Debug)]
+pub struct Held {
+    /// Bytes.
+    pub memory: u64,
+    /// Descriptors, by kind.
+    pub descriptors: BTreeMap<String, usize>,
+}
+
+impl Held {
+    /// What it has now.
+    ///
+    /// # Panics
+    /// When there is no such process.
+    #[must_use]
+    pub fn of(pid: i32) -> Self {
+        let mut descriptors = BTreeMap::new();
+        for entry in std::fs::read_dir(format!("/proc/{pid}/fd")).unwrap().flatten() {
+            let Ok(target) = std::fs::read_link(entry.path()) else { continue };
+            // The number of a socket or pipe is another each time.
+            let target = target.to_string_lossy();
+            let kind = target.split_once(":[").map_or(&*target, |(kind, _)| kind).to_owned();
+            *descriptors.entry(kind).or_insert(0) += 1;
+        }
+        Self { memory: process::memory(pid, "VmRSS"), descriptors }
     }
-    found
+
+    /// Waits until a process has no more than this but for so much memory, and what so many more slots take; what it has
+    /// then.
+    ///
+    /// # Panics
+    /// When it does not come to that.
+    pub async fn no_more_is_held(&self, pid: i32, memory: u64, slots: usize) -> Self {
+        let mut now = Self::of(pid);
+        let waited = tokio::time::timeout(
+            crate::PATIENCE / 2,
+            eventually("no more is held than before", async || {
+                now = Self::of(pid);
+                let had = |kind: &str| self.descriptors.get(kind).copied().unwrap_or_default();
+                // A socket, and a descriptor of the process.
+                let within = |(kind, now): (&String, &usize)| *now <= had(kind) + slots;
+                now.memory <= self.memory + memory && now.descriptors.iter().all(within)
+            }),
+        );
+        assert!(waited.await.is_ok(), "{pid}, with {slots} more slots: {now:#?}, and before {self:#?}");
+        now
+    }
 }
