@@ -107,3 +107,21 @@ async fn both_are_small_when_idle() {
         assert!(memory < 20_000_000, "the {name} takes {memory} bytes");
     }
 }
+
+#[tokio::test]
+async fn the_memory_of_large_results_is_given_back() {
+    const LARGE: &str = "printf '\"'; /usr/bin/head -c 16000000 /dev/zero | /usr/bin/tr '\\0' x; printf '\"'";
+    let builder = World::builder().slots(8, 64).flag("--keep-finished", "0s");
+    let mut world = builder.skill(Skill::sh("large", LARGE)).skill(Skill::tiny("tiny")).start().await;
+    let executor = world.executor_server().pid();
+    runs(&mut world, "tiny", 100, pack::TINY_RESULT).await;
+    let before = remains::Held::of(executor);
+    let mut tasks = JoinSet::new();
+    for _ in 0..8 {
+        tasks.spawn(world.open("large").await.rest());
+    }
+    while let Some(run) = tasks.join_next().await {
+        assert_eq!(run.unwrap().result.len(), 16_000_002);
+    }
+    before.no_more_is_held(executor, 32 << 20, 8).await;
+}

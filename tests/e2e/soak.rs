@@ -296,7 +296,6 @@ async fn mixed_runs_end_once_each_and_leave_nothing() {
     let count = wanted();
     // What ended runs are kept for is not what this is about, and they are soon gone.
     let builder = World::builder().slots(SLOTS as u32, 1000).flag("--keep-finished", "3s").skill(Skill::tiny("tiny"));
-    let builder = std::env::vars().filter(|v| v.0.starts_with("MALLOC_")).fold(builder, |b, (n, v)| b.variable(&n, v)); // TEMP
     let scripts = KINDS.iter().filter(|kind| !kind.script.is_empty());
     let skills = scripts.map(|kind| Skill::sh(kind.skill, kind.script).set("env_allow", vec!["TMPDIR"]));
     let mut world = skills.fold(builder, skillyard_tests::world::Builder::skill).start().await;

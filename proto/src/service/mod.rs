@@ -8,6 +8,7 @@ mod callers;
 pub mod dial;
 pub mod error;
 mod explained;
+pub mod heap;
 mod log_queue;
 pub mod page;
 pub mod readiness;
