@@ -12,6 +12,8 @@ mod catalog;
 mod certificates;
 mod chaos;
 mod client;
+mod descriptors;
+mod disk;
 mod ending;
 mod history;
 mod hostile;
