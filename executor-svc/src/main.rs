@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use executor_svc::config::{Cli, Flags};
 use executor_svc::{client, slot};
 use skillyard::service::signals::Stop;
-use skillyard::service::{shell, telemetry};
+use skillyard::service::{heap, shell, telemetry};
 
 fn main() -> ExitCode {
     // A slot is small and there are many: it parses nothing and starts no runtime.
@@ -20,6 +20,9 @@ fn main() -> ExitCode {
         Ok(cli) => cli,
         Err(code) => return code,
     };
+    if cli.command.is_none() {
+        heap::give_back();
+    }
     // One thread: a run costs system calls, and handing them between threads would cost as much again.
     let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
         Ok(runtime) => runtime,

@@ -4,7 +4,7 @@ mod support;
 
 use std::time::{Duration, Instant};
 
-use executor_svc::slot::{Exit, Flavour, Job, SlotError, SlotEvent};
+use executor_svc::slot::{Exit, Flavour, Job, Pool, PoolOptions, SlotError, SlotEvent};
 use rstest::rstest;
 use rustix::process::{Pid, Signal, kill_process};
 use support::{Outcome, World, children, eventually, finish, pipes, status, within};
@@ -245,6 +245,27 @@ async fn a_slot_that_died_idle_is_replaced(scoped: World) {
     kill_process(Pid::from_raw(second).unwrap(), Signal::STOP).unwrap();
     eventually(Duration::from_secs(1), || status(second).map_or(Ok(()), Err)).await;
     assert_eq!(scoped.sh("echo third").await, exited(0, "third\n"));
+}
+
+#[tokio::test]
+async fn a_slot_that_is_killed_while_it_starts_is_replaced() {
+    let directory = tempfile::tempdir().unwrap();
+    let program = directory.path().join("slot");
+    // A pool tries one of each flavour; of those that follow, the first and then two in turn end before they are any.
+    let script = format!(
+        "#!/bin/sh\necho >>{0}/starts\ncase $(/usr/bin/wc -l <{0}/starts) in 3|5|6) kill -KILL $$;; esac\nexec {1} \"$@\"\n",
+        directory.path().display(),
+        env!("CARGO_BIN_EXE_executor-svc"),
+    );
+    std::fs::write(&program, script).unwrap();
+    std::fs::set_permissions(&program, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    let pool = Pool::with(PoolOptions { program, ..PoolOptions::default() }).unwrap();
+    let _idle = pool.take(Flavour::Safe).await.unwrap();
+    let fresh = pool.take(Flavour::Safe).await.unwrap();
+    assert!(matches!(pool.take(Flavour::Safe).await, Err(SlotError::Gone(Flavour::Safe))));
+    assert_eq!(pool.counts(), (0, 2), "nothing of them is left");
+    drop(fresh);
+    assert_eq!(pool.counts(), (1, 1));
 }
 
 #[rstest]

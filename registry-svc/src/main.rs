@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use registry_svc::command;
 use registry_svc::config::{Config, Raw};
-use skillyard::service::shell;
+use skillyard::service::{heap, shell};
 
 fn main() -> ExitCode {
     let raw = match Raw::read() {
@@ -14,6 +14,7 @@ fn main() -> ExitCode {
     if let Some(command) = raw.command.clone() {
         return command::run(command, &raw);
     }
+    heap::give_back();
     let config = match Config::check(&raw) {
         Ok(config) => config,
         Err(faults) => return shell::bad_configuration(raw.log_format(), &faults),

@@ -29,7 +29,7 @@ fn wanted() -> usize {
 }
 
 /// All records, by run; none is there twice.
-async fn records(mut client: HistoryServiceClient<Door>) -> BTreeMap<String, RunRecord> {
+pub(crate) async fn records(mut client: HistoryServiceClient<Door>) -> BTreeMap<String, RunRecord> {
     let mut request = ListRunRecordsRequest { page_size: 1000, ..Default::default() };
     let mut found = BTreeMap::new();
     loop {

@@ -7,7 +7,7 @@ use rstest::rstest;
 use skillyard::pb::executor::v1::Outcome;
 use skillyard_tests::run::{Ended, ended, succeeded};
 use skillyard_tests::world::Builder;
-use skillyard_tests::{Skill, World, call, pack};
+use skillyard_tests::{Skill, World, call, pack, process, remains};
 
 /// Touches memory until it is ended.
 const GROWS: &str = r#"
@@ -249,7 +249,9 @@ async fn what_the_kernel_limits(#[values(false, true)] nobody: bool) {
     let hard: u64 = free.run("hard").await.result.trim().parse().unwrap();
     assert!(hard > 200, "{hard}");
     let server = free.executor_server().pid();
-    let executor = skillyard_tests::process::descendants(server).first().map_or(server, |one| one.pid);
+    // Its child, where it has a namespace of its own.
+    let executor = process::descendants(server).into_iter().find(|one| one.parent == server && !remains::is_slot(one));
+    let executor = executor.map_or(server, |one| one.pid);
     let own = std::fs::read_to_string(format!("/proc/{executor}/limits")).unwrap();
     let line = own.lines().find(|line| line.starts_with("Max open files")).unwrap();
     assert_eq!(line.split_ascii_whitespace().nth(3).unwrap(), hard.to_string(), "{line}");

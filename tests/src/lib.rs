@@ -10,6 +10,8 @@ pub mod cluster;
 pub mod pack;
 pub mod postgres;
 pub mod process;
+pub mod random;
+pub mod remains;
 pub mod run;
 pub mod wire;
 pub mod world;

@@ -364,6 +364,11 @@ impl World {
     /// When it does not.
     pub async fn start_executor(&mut self) {
         self.launch_executor();
+        self.executor_serves().await;
+    }
+
+    /// Waits until the executor serves.
+    pub async fn executor_serves(&mut self) {
         serving(&mut self.executor_health()).await;
     }
 
@@ -438,8 +443,7 @@ impl Builder {
     /// Limits the executor's open files.
     #[must_use]
     pub fn open_files(mut self, limit: u32) -> Self {
-        let script = format!("ulimit -n {limit}; exec \"$0\" \"$@\"");
-        self.executor.wrapper = ["/bin/sh", "-c", &script].map(OsString::from).into();
+        self.executor.wrapper = ["/bin/sh", "-c", &limited(limit)].map(OsString::from).into();
         self
     }
 
@@ -476,6 +480,29 @@ impl Builder {
             }
             Err(why) => eprintln!("without a namespace of its own: {why}"),
         }
+        self
+    }
+
+    /// Gives the executor's state a file system of its own, mounted with these options, which nobody else sees. Only root
+    /// may do that, and not everywhere.
+    ///
+    /// # Errors
+    /// Why not.
+    pub fn state_on(mut self, options: &str) -> Result<Self, String> {
+        let state = self.path("state");
+        let script = format!("mount -t tmpfs -o {options} none {} && exec \"$0\" \"$@\"", state.display());
+        let wrapper = ["unshare", "--mount", "/bin/sh", "-c", &script].map(OsString::from);
+        let mut whole = wrapper.to_vec();
+        whole.push("true".into());
+        possible(&whole)?;
+        self.executor.wrapper = wrapper.into();
+        Ok(self)
+    }
+
+    /// Limits the registry's open files.
+    #[must_use]
+    pub fn registry_open_files(mut self, limit: u32) -> Self {
+        self.registry.wrapper = ["/bin/sh", "-c", &limited(limit)].map(OsString::from).into();
         self
     }
 
@@ -561,6 +588,11 @@ impl Builder {
         world.executor_start.arguments.extend(["--registry".into(), url.into()]);
         world
     }
+}
+
+/// A script that becomes a program with so many open files at the most.
+fn limited(open_files: u32) -> String {
+    format!("ulimit -n {open_files}; exec \"$0\" \"$@\"")
 }
 
 /// Whether a wrapper does what it is for on this host; else what it says.

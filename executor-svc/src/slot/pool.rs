@@ -67,6 +67,12 @@ pub enum SlotError {
     /// A fresh slot did not report that it is confined as was announced.
     #[error("a fresh {0} slot did not become one as confined as GetStatus says; the log has its words")]
     Unfit(Flavour),
+    /// Two fresh slots in turn ended, or were silent, before they were any.
+    #[error(
+        "fresh {0} slots end before they are ready, two in turn: the log has their words; look for a limit on processes or \
+         memory, and for what kills them"
+    )]
+    Gone(Flavour),
     /// There is no directory for the slot.
     #[error("no scratch directory can be made for a slot: {0}")]
     Scratch(io::Error),
@@ -143,7 +149,8 @@ impl Pool {
     /// An idle slot of this flavour, or a fresh one, which costs the start of a process.
     ///
     /// # Errors
-    /// [`SlotError::Spawn`], [`SlotError::Scratch`], [`SlotError::Unfit`] and [`SlotError::ShutDown`].
+    /// [`SlotError::Spawn`], [`SlotError::Scratch`], [`SlotError::Unfit`], [`SlotError::Gone`] and
+    /// [`SlotError::ShutDown`].
     pub async fn take(&self, flavour: Flavour) -> Result<Slot, SlotError> {
         let worker = match self.0.idle(flavour)? {
             Some(worker) => worker,
@@ -261,20 +268,26 @@ impl Shared {
         }
     }
 
+    /// A new slot. One that ends before its first word is replaced once: it may have been killed from outside.
     async fn fresh(&self, flavour: Flavour) -> Result<Worker, SlotError> {
-        self.make_room();
-        let worker = self.start_worker(self.nature(flavour)?)?;
-        let in_force = worker.ready(READY_WITHIN).await;
-        if self.state().closed {
-            self.dismiss(worker);
-            return Err(SlotError::ShutDown);
-        }
-        if in_force != Some(self.announced.of(flavour)) {
+        for _ in 0..2 {
+            self.make_room();
+            let worker = self.start_worker(self.nature(flavour)?)?;
+            let in_force = worker.ready(READY_WITHIN).await;
+            if self.state().closed {
+                self.dismiss(worker);
+                return Err(SlotError::ShutDown);
+            }
+            if in_force == Some(self.announced.of(flavour)) {
+                return Ok(worker);
+            }
             self.reaper.kill(worker.ward);
             self.dismiss(worker);
-            return Err(SlotError::Unfit(flavour));
+            if in_force.is_some() {
+                return Err(SlotError::Unfit(flavour));
+            }
         }
-        Ok(worker)
+        Err(SlotError::Gone(flavour))
     }
 
     /// Ends the idle slot that was used least lately, if there are as many as there may be.

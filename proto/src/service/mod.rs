@@ -9,6 +9,7 @@ mod connection;
 pub mod dial;
 pub mod error;
 mod explained;
+pub mod heap;
 mod log_queue;
 pub mod page;
 pub mod readiness;
