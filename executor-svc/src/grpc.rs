@@ -9,6 +9,7 @@ use std::sync::Arc;
 use skillyard::pb::executor::v1 as pb;
 use skillyard::pb::executor::v1::executor_service_server::ExecutorService;
 use skillyard::service::caller::{Caller, Role};
+use skillyard::service::error::Refusal;
 use skillyard::wire::duration_to_wire;
 use tonic::{Request, Response, Status};
 
@@ -16,6 +17,8 @@ pub use self::answer::record_to_wire;
 use self::answer::{RunStream, run_to_wire};
 use self::request::{deadline, invalid, run_request};
 use crate::run::Runner;
+use crate::run::events::Reader;
+use crate::run::table::Run;
 
 /// The decode limit lies above the limit of the arguments, so that the answer to larger ones is ours.
 pub const MAX_MESSAGE_BYTES: usize = 16 << 20;
@@ -36,6 +39,18 @@ impl Executor {
     pub fn new(runner: Runner, name: &str, endpoint: &str) -> Self {
         Self { runner, name: name.into(), endpoint: endpoint.into() }
     }
+
+    async fn start(&self, request: Request<pb::RunSkillRequest>) -> Result<(Arc<Run>, Reader), Refusal> {
+        let caller = Caller::of(&request);
+        caller.allow(&[Role::Orchestrator])?;
+        caller.may_name(&request.get_ref().agent)?;
+        let deadline = deadline(request.metadata())?;
+        self.runner.run(run_request(caller, request.into_inner(), deadline)?).await
+    }
+
+    fn stream<M>(&self, run: &Run, reader: Reader, wrap: fn(pb::RunEvent) -> M) -> RunStream<M> {
+        RunStream::new(run, reader, &self.endpoint, self.runner.tally(), wrap)
+    }
 }
 
 #[tonic::async_trait]
@@ -44,14 +59,10 @@ impl ExecutorService for Executor {
     type AttachRunStream = RunStream<pb::AttachRunResponse>;
 
     async fn run_skill(&self, request: Request<pb::RunSkillRequest>) -> Result<Response<Self::RunSkillStream>, Status> {
-        let caller = Caller::of(&request);
-        caller.allow(&[Role::Orchestrator])?;
-        caller.may_name(&request.get_ref().agent)?;
-        let deadline = deadline(request.metadata())?;
-        let request = run_request(caller, request.into_inner(), deadline)?;
-        let (run, reader) = self.runner.run(request).await?;
+        let (run, reader) =
+            self.start(request).await.inspect_err(|refusal| self.runner.tally().refused(refusal.reason()))?;
         let wrap = |event| pb::RunSkillResponse { event: Some(event) };
-        Ok(Response::new(RunStream::new(&run, reader, &self.endpoint, wrap)))
+        Ok(Response::new(self.stream(&run, reader, wrap)))
     }
 
     async fn attach_run(
@@ -62,7 +73,7 @@ impl ExecutorService for Executor {
         let pb::AttachRunRequest { run_id, after_seq } = request.into_inner();
         let (run, reader) = self.runner.attach(&caller, &run_id, after_seq).await?;
         let wrap = |event| pb::AttachRunResponse { event: Some(event) };
-        Ok(Response::new(RunStream::new(&run, reader, &self.endpoint, wrap)))
+        Ok(Response::new(self.stream(&run, reader, wrap)))
     }
 
     async fn get_run(&self, request: Request<pb::GetRunRequest>) -> Result<Response<pb::GetRunResponse>, Status> {

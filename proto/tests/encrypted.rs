@@ -14,6 +14,7 @@ use skillyard::pb::registry::v1::agent_service_client::AgentServiceClient;
 use skillyard::pb::registry::v1::agent_service_server::{AgentService, AgentServiceServer};
 use skillyard::service::access::{Access, AccessOptions};
 use skillyard::service::caller::Caller;
+use skillyard::service::calls::Calls;
 use skillyard::service::dial::{DialOptions, Dialer};
 use skillyard::service::serve;
 use skillyard::service::token::Token;
@@ -140,7 +141,14 @@ async fn world(ca: &Ca) -> World {
     let (mut routes, _) = serve::routes(&[]).await.unwrap();
     routes.add_service(AgentServiceServer::new(Mirror));
     // It ends with the runtime of the test.
-    tokio::spawn(serve::serve(listener, routes.routes(), access, std::future::pending(), Duration::ZERO));
+    tokio::spawn(serve::serve(
+        listener,
+        routes.routes(),
+        access,
+        Calls::of(&[]),
+        std::future::pending(),
+        Duration::ZERO,
+    ));
     World { directory, address }
 }
 

@@ -26,6 +26,7 @@ pub mod runner;
 pub mod scratch;
 pub mod stderr;
 pub mod table;
+pub mod tally;
 pub mod unread;
 pub mod watch;
 

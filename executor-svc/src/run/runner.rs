@@ -26,11 +26,12 @@ use crate::run::events::Reader;
 use crate::run::fingerprint::Fingerprint;
 use crate::run::id::RunId;
 use crate::run::job::{Done, Job};
-use crate::run::journal::RunRecord;
+use crate::run::journal::{Journal, RunRecord};
 use crate::run::outcome::Cause;
 use crate::run::permit::permit;
 use crate::run::scratch::Scratch;
 use crate::run::table::{Run, RunTable, expired};
+use crate::run::tally::Tally;
 use crate::run::watch::GRACE;
 use crate::slot::Pool;
 
@@ -108,6 +109,7 @@ struct Inner {
     gate: Gate,
     scratch: Scratch,
     memory: Budget,
+    tally: Tally,
     tasks: std::sync::Mutex<JoinSet<()>>,
 }
 
@@ -128,6 +130,7 @@ impl Runner {
         let checks = Arc::new(Semaphore::new(CHECKS));
         let tasks = Default::default();
         let memory = Budget::new(limits.output_memory);
+        let tally = Tally::default();
         Self {
             inner: Arc::new(Inner {
                 limits,
@@ -140,6 +143,7 @@ impl Runner {
                 gate,
                 scratch,
                 memory,
+                tally,
                 tasks,
             }),
         }
@@ -249,6 +253,7 @@ impl Runner {
             deadline: request.deadline,
             pool: inner.pool.clone(),
             flavour: inner.pool.flavour(skill.name.as_str(), subprocess.class != Class::Safe),
+            tally: inner.tally.run_of(&skill.name, subprocess.class),
             scratch: inner.scratch.clone(),
         };
         self.spawn(job, diary, span);
@@ -292,6 +297,24 @@ impl Runner {
         &self.inner.admission
     }
 
+    /// What runs came to.
+    #[must_use]
+    pub fn tally(&self) -> &Tally {
+        &self.inner.tally
+    }
+
+    /// The slot processes.
+    #[must_use]
+    pub fn pool(&self) -> &Pool {
+        &self.inner.pool
+    }
+
+    /// The journal of its runs.
+    #[must_use]
+    pub fn journal(&self) -> &Journal {
+        &self.inner.gate.journal
+    }
+
     /// The mirror that it runs from.
     #[must_use]
     pub fn mirror(&self) -> &Mirror {
@@ -327,7 +350,7 @@ impl Runner {
 
     fn spawn(&self, job: Job, diary: Diary, span: Span) {
         let runner = self.clone();
-        let run = Arc::clone(&job.run);
+        let (run, tally) = (Arc::clone(&job.run), job.tally.clone());
         let task = async move {
             match job.execute().await {
                 Ok(Done { finished, result, stderr }) => {
@@ -338,6 +361,7 @@ impl Runner {
                         wall_ms = finished.figures.usage.wall.as_millis(),
                         "run finished"
                     );
+                    tally.ended(&finished, run.started_at().is_some());
                     let (finished, finished_at) = (Arc::new(finished), SystemTime::now());
                     diary
                         .ended(RunRecord {
@@ -354,6 +378,7 @@ impl Runner {
                 }
                 Err(refusal) => {
                     info!(reason = refusal.reason().as_str(), "run refused before it was started");
+                    tally.refused(refusal.reason());
                     // From the journal first: once it is gone from the table, the same call may come again.
                     diary.refused().await;
                     runner.inner.table.remove(&run);

@@ -151,7 +151,7 @@ impl Call {
 
 impl Drop for Call {
     fn drop(&mut self) {
-        let (code, took) = (name(self.code.unwrap_or(Code::Cancelled)), self.began.elapsed());
+        let (code, took) = (name_of_code(self.code.unwrap_or(Code::Cancelled)), self.began.elapsed());
         match self.operation {
             true => info!(parent: &self.span, code = %code, ?took, "answered"),
             false => debug!(parent: &self.span, code = %code, ?took, "answered"),
@@ -160,7 +160,7 @@ impl Drop for Call {
 }
 
 /// A code as the specification of gRPC writes it: `NOT_FOUND`.
-fn name(code: Code) -> Cow<'static, str> {
+pub(super) fn name_of_code(code: Code) -> Cow<'static, str> {
     if code == Code::Ok {
         return "OK".into();
     }
@@ -180,7 +180,7 @@ mod tests {
 
     #[test]
     fn names_of_codes() {
-        let names = [Code::Ok, Code::Cancelled, Code::DeadlineExceeded, Code::NotFound].map(name);
+        let names = [Code::Ok, Code::Cancelled, Code::DeadlineExceeded, Code::NotFound].map(name_of_code);
         assert_eq!(names, ["OK", "CANCELLED", "DEADLINE_EXCEEDED", "NOT_FOUND"]);
     }
 }

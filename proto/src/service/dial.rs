@@ -163,6 +163,11 @@ impl Dialer {
         Ok(Self::check(&url, &self.inner.options)?.configured(self.configure))
     }
 
+    /// The file of the certificate that is shown, if one is.
+    pub(super) fn certificate(&self) -> Option<PathBuf> {
+        self.inner.options.cert.clone()
+    }
+
     /// A channel, connected to when it is first used and again whenever the connection was lost. A new one when the
     /// certificates were rotated; what goes on over the old one is not disturbed. Must be called within a runtime.
     fn channel(&self) -> Channel {
