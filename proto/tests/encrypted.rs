@@ -250,3 +250,36 @@ async fn until(what: &str, mut condition: impl AsyncFnMut() -> bool) {
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
 }
+
+#[tokio::test]
+async fn when_certificates_end_is_told_and_followed() {
+    let ca = ca();
+    let world = world(&ca).await;
+    let at = world.directory.path();
+    issue(at, &ca, "shown", uri("spiffe://x/planner"), 20);
+    let options = AccessOptions {
+        tls_cert: Some(world.path("server.pem")),
+        tls_key: Some(world.path("server.key")),
+        insecure: true,
+        ..AccessOptions::default()
+    };
+    let access = Access::check(&options, None).unwrap();
+    let mut registry = prometheus_client::registry::Registry::default();
+    registry.register_collector(Box::new(access.certificates(Some(&world.dialer("ca.pem", Some("shown"), None)))));
+    let days = |of: &str| {
+        let mut text = String::new();
+        prometheus_client::encoding::text::encode(&mut text, &registry).unwrap();
+        let series = format!("certificate_not_after_time_seconds{{of=\"{of}\"}} ");
+        let value: f64 = text.lines().find_map(|line| line.strip_prefix(&series)).unwrap().parse().unwrap();
+        let now = SystemTime::UNIX_EPOCH.elapsed().unwrap().as_secs_f64();
+        ((value - now) / 86_400.0).round()
+    };
+    assert_eq!((days("server"), days("client")), (10.0, 20.0));
+    issue(at, &ca, "server", dns("localhost"), 90);
+    issue(at, &ca, "shown", uri("spiffe://x/planner"), 80);
+    let began = std::time::Instant::now();
+    while (days("server"), days("client")) != (90.0, 80.0) {
+        assert!(began.elapsed() < Duration::from_secs(30), "the new certificates are not told");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}

@@ -20,6 +20,7 @@ mod layers;
 mod leaks;
 mod limits;
 mod list;
+mod metrics;
 mod neighbours;
 mod output;
 mod race;
