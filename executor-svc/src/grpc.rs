@@ -10,6 +10,7 @@ use skillyard::pb::executor::v1 as pb;
 use skillyard::pb::executor::v1::executor_service_server::ExecutorService;
 use skillyard::service::caller::{Caller, Role};
 use skillyard::service::error::Refusal;
+use skillyard::service::trace::TraceContext;
 use skillyard::wire::duration_to_wire;
 use tonic::{Request, Response, Status};
 
@@ -44,8 +45,8 @@ impl Executor {
         let caller = Caller::of(&request);
         caller.allow(&[Role::Orchestrator])?;
         caller.may_name(&request.get_ref().agent)?;
-        let deadline = deadline(request.metadata())?;
-        self.runner.run(run_request(caller, request.into_inner(), deadline)?).await
+        let (deadline, trace) = (deadline(request.metadata())?, TraceContext::of_call(&request));
+        self.runner.run(run_request(caller, request.into_inner(), deadline, trace)?).await
     }
 
     fn stream<M>(&self, run: &Run, reader: Reader, wrap: fn(pb::RunEvent) -> M) -> RunStream<M> {

@@ -29,3 +29,4 @@ mod run_id;
 mod runs;
 mod scratch;
 mod surroundings;
+mod traces;

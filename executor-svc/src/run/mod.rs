@@ -27,6 +27,7 @@ pub mod scratch;
 pub mod stderr;
 pub mod table;
 pub mod tally;
+mod traced;
 pub mod unread;
 pub mod watch;
 

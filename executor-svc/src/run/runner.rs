@@ -9,6 +9,7 @@ use skillyard::arguments::{Arguments, RawArguments};
 use skillyard::schema::{self, LARGE};
 use skillyard::service::caller::{Caller, Role};
 use skillyard::service::error::{Reason, Refusal};
+use skillyard::service::trace::{self, TraceContext};
 use skillyard::skill::{Class, Subprocess};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinSet;
@@ -32,6 +33,7 @@ use crate::run::permit::permit;
 use crate::run::scratch::Scratch;
 use crate::run::table::{Run, RunTable, expired};
 use crate::run::tally::Tally;
+use crate::run::traced::Traced;
 use crate::run::watch::GRACE;
 use crate::slot::Pool;
 
@@ -69,6 +71,8 @@ pub struct RunRequest {
     pub detach: bool,
     /// Kept with the run.
     pub labels: HashMap<String, String>,
+    /// The span of the call. The same call again may be of another trace.
+    pub trace: TraceContext,
 }
 
 /// What a runner is made of.
@@ -236,8 +240,15 @@ impl Runner {
         let guarded = call.approval_id.as_deref().filter(|_| call.needs_approval);
         let guarded = guarded.map(|approval| Guarded::new(inner.gate.clone(), call, approval));
         let diary = Diary::new(inner.gate.journal.clone(), guarded.clone(), call);
-        let span =
-            info_span!("run", run_id = %call.id, skill = %call.skill, agent = %call.agent, caller = %call.caller);
+        let traced = Traced::begin(&request.trace, call);
+        let span = info_span!(
+            "run",
+            run_id = %call.id,
+            skill = %call.skill,
+            agent = %call.agent,
+            caller = %call.caller,
+            trace_id = %traced.trace_id(),
+        );
         let job = Job {
             run: Arc::clone(&run),
             journal: inner.gate.journal.clone(),
@@ -256,7 +267,7 @@ impl Runner {
             tally: inner.tally.run_of(&skill.name, subprocess.class),
             scratch: inner.scratch.clone(),
         };
-        self.spawn(job, diary, span);
+        self.spawn(job, diary, traced, span);
         Ok((run, reader))
     }
 
@@ -348,11 +359,11 @@ impl Runner {
         Ok(catalog)
     }
 
-    fn spawn(&self, job: Job, diary: Diary, span: Span) {
+    fn spawn(&self, job: Job, diary: Diary, mut traced: Traced, span: Span) {
         let runner = self.clone();
         let (run, tally) = (Arc::clone(&job.run), job.tally.clone());
         let task = async move {
-            match job.execute().await {
+            match trace::within(traced.context().clone(), job.execute()).await {
                 Ok(Done { finished, result, stderr }) => {
                     info!(
                         outcome = finished.outcome.as_str(),
@@ -363,6 +374,7 @@ impl Runner {
                     );
                     tally.ended(&finished, run.started_at().is_some());
                     let (finished, finished_at) = (Arc::new(finished), SystemTime::now());
+                    traced.ended(run.started_at(), finished_at, &finished);
                     diary
                         .ended(RunRecord {
                             call: Arc::clone(&run.call),
@@ -379,6 +391,7 @@ impl Runner {
                 Err(refusal) => {
                     info!(reason = refusal.reason().as_str(), "run refused before it was started");
                     tally.refused(refusal.reason());
+                    traced.refused(refusal.reason());
                     // From the journal first: once it is gone from the table, the same call may come again.
                     diary.refused().await;
                     runner.inner.table.remove(&run);

@@ -19,6 +19,8 @@ pub mod rotated;
 pub mod serve;
 pub mod shell;
 pub mod signals;
+pub mod span;
 pub mod telemetry;
 mod tls;
 pub mod token;
+pub mod trace;
