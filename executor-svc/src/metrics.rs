@@ -8,10 +8,11 @@ use prometheus_client::encoding::DescriptorEncoder;
 use prometheus_client::registry::Registry;
 use skillyard::service::calls::Calls;
 use skillyard::service::certificates::Certificates;
-use skillyard::service::figures::{Figures, count, metric};
+use skillyard::service::figures::{Figures, StartTime, count, metric};
 
 use crate::history::Shipper;
 use crate::run::Runner;
+use crate::run::outcome::Outcome;
 
 /// All figures of an executor.
 pub(crate) fn registry(runner: &Runner, shipper: &Shipper, calls: &Calls, certificates: Certificates) -> Registry {
@@ -19,6 +20,7 @@ pub(crate) fn registry(runner: &Runner, shipper: &Shipper, calls: &Calls, certif
     registry.register_collector(Box::new(OfRuns { runner: runner.clone() }));
     registry.register_collector(Box::new(OfNow { runner: runner.clone() }));
     registry.register_collector(Box::new(OfJournal { runner: runner.clone(), shipper: shipper.clone() }));
+    registry.register_collector(Box::new(StartTime::now()));
     registry.register_collector(Box::new(calls.clone()));
     registry.register_collector(Box::new(certificates));
     registry
@@ -43,6 +45,10 @@ impl Collector for OfRuns {
                 .map(move |(outcome, n)| ([skill.clone(), class.clone(), ("outcome", outcome.as_str().to_owned())], *n))
         });
         figures.counters(metric("runs", "Runs that have ended, by skill, class and outcome"), ended)?;
+        let lost = skills.iter().flat_map(|row| &row.outcomes).filter(|(outcome, _)| *outcome == Outcome::Lost);
+        let lost = lost.map(|(_, n)| n).sum();
+        let help = "Runs that were LOST with their slot; those of a process before are in runs_lost_at_start";
+        figures.counter(metric("runs_lost", help), lost)?;
         let time = |of: fn(&crate::run::tally::SkillRuns) -> std::time::Duration| {
             skills.iter().map(move |row| (labels(&row.skill, row.class.as_str()), of(row).as_secs_f64()))
         };

@@ -9,7 +9,7 @@ use prometheus_client::encoding::DescriptorEncoder;
 use prometheus_client::registry::Registry;
 use skillyard::service::calls::Calls;
 use skillyard::service::certificates::Certificates;
-use skillyard::service::figures::{Figures, count, metric};
+use skillyard::service::figures::{Figures, StartTime, count, metric};
 use tokio::sync::watch;
 
 use crate::admin::follow::Status;
@@ -31,6 +31,7 @@ pub(crate) fn registry(
         registry.register_collector(Box::new(OfSync { status: status.clone() }));
     }
     registry.register_collector(Box::new(OfStore { store: store.clone() }));
+    registry.register_collector(Box::new(StartTime::now()));
     registry.register_collector(Box::new(calls.clone()));
     registry.register_collector(Box::new(certificates));
     registry

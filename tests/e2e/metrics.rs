@@ -98,10 +98,14 @@ async fn runs_are_counted_by_skill_class_and_outcome() {
         ("journal_records_dropped_total", 0.0),
         ("journal_records_rejected_total", 0.0),
         ("runs_lost_at_start", 0.0),
+        ("runs_lost_total", 0.0),
     ] {
         assert_eq!(busy.value(&format!("skillyard_executor_{figure}")), value, "{figure}");
     }
     assert!(busy.value("skillyard_executor_catalog_age_seconds") < 600.0);
+    let started = busy.value("skillyard_executor_start_time_seconds");
+    let now = std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap().as_secs_f64();
+    assert!(started <= now && started > now - 600.0, "{started}");
     let call = |code: &str| format!("skillyard_executor_grpc_requests_total{{method=\"{RUN_SKILL}\",code=\"{code}\"}}");
     assert_eq!((busy.value(&call("OK")), busy.value(&call("RESOURCE_EXHAUSTED"))), (3.0, 1.0));
     assert_eq!(busy.value(&format!("skillyard_executor_grpc_requests_open{{method=\"{RUN_SKILL}\"}}")), 2.0);

@@ -1,7 +1,9 @@
 //! How a collector tells its figures: one call a metric, with a row for each set of labels. What has no row is not told.
 
 use std::fmt;
+use std::time::SystemTime;
 
+use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, EncodeMetric, MetricEncoder};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::ConstCounter;
@@ -144,6 +146,26 @@ impl Figures<'_> {
 
     fn describe<'s>(&'s mut self, metric: Metric<'s>, kind: MetricType) -> Result<MetricEncoder<'s>, fmt::Error> {
         self.0.encode_descriptor(metric.name, metric.help, metric.unit, kind)
+    }
+}
+
+/// When a service was started.
+#[derive(Debug)]
+pub struct StartTime(SystemTime);
+
+impl StartTime {
+    /// Just now.
+    #[must_use]
+    pub fn now() -> Self {
+        Self(SystemTime::now())
+    }
+}
+
+impl Collector for StartTime {
+    fn encode(&self, encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        let since = self.0.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        let metric = metric("start_time", "When it was started, in Unix time").seconds();
+        Figures::from(encoder).gauge(metric, since.as_secs_f64())
     }
 }
 
