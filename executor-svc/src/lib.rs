@@ -118,6 +118,7 @@ pub async fn run(
     hastened: impl Future<Output = ()>,
 ) -> Result<(), RunError> {
     let address = listener.local_addr().map_err(RunError::Listener)?;
+    let exporting = config.export.clone().start(&config.name);
     let mirror = {
         let (state_dir, max_age) = (config.state_dir.clone(), config.max_catalog_age);
         Mirror::open(&state_dir, max_age)?
@@ -212,6 +213,7 @@ pub async fn run(
     if shipping.await.is_ok() {
         shipper.last().await;
     }
+    exporting.finish().await;
     info!("stopped");
     Ok(served?)
 }

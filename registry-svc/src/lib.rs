@@ -72,6 +72,7 @@ pub enum RunError {
 /// # Errors
 /// See [`RunError`].
 pub async fn run(config: Config, listener: TcpListener, shutdown: impl Future<Output = ()>) -> Result<(), RunError> {
+    let exporting = config.export.start("");
     let (mut routes, readiness) = serve::routes(&grpc::SERVICES).await?;
     let (store, keeper) = store::start(&config.database).await?;
     if let Some(cloud_dir) = config.layout.cloud_dir.clone() {
@@ -125,6 +126,7 @@ pub async fn run(config: Config, listener: TcpListener, shutdown: impl Future<Ou
         drop(stop);
     };
     serve::serve(listener, routes.routes(), config.access, calls, until, GRACE).await?;
+    exporting.finish().await;
     if let Some(publishing) = publishing.filter(|publishing| !publishing.is_finished()) {
         publishing.await?;
     }

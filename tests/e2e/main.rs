@@ -22,6 +22,8 @@ mod limits;
 mod list;
 mod metrics;
 mod neighbours;
+#[cfg(feature = "otlp")]
+mod otlp;
 mod output;
 mod race;
 mod refusals;

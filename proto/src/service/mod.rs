@@ -10,9 +10,12 @@ pub mod certificates;
 pub mod dial;
 pub mod error;
 mod explained;
+pub mod export;
 pub mod figures;
 pub mod histogram;
 mod log_queue;
+#[cfg(feature = "otlp")]
+mod otlp;
 pub mod page;
 pub mod readiness;
 pub mod rotated;
