@@ -38,7 +38,7 @@ impl TraceService for Collector {
             let spans = of_service.scope_spans.into_iter().flat_map(|scoped| scoped.spans);
             self.0.lock().unwrap().extend(spans.map(|span| (service.clone(), span)));
         }
-        Ok(Response::default())
+        Ok(Response::new(ExportTraceServiceResponse::default()))
     }
 }
 
