@@ -3,11 +3,14 @@
 
 By Kubernetes' own schemas, for the oldest and the newest supported version; by Pod Security `restricted`; and by what
 only this project can know: that every variable is a flag of the program, that selectors and ports find what they name,
-and that drain, grace, memory and slots fit together. `deploy/local/up.sh --` puts the programs on the PATH.
+that drain, grace, memory and slots fit together, and that alerts and dashboards ask for metrics and labels that
+docs/metrics.md has. Where there is a promtool, it reads the alerts. `deploy/local/up.sh --` puts the programs on the PATH.
 """
 
+import json
 import pathlib
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -18,6 +21,9 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent / "deploy" / "kustomize"
 VERSIONS = ("1.34", "1.37")
 # Kinds of others, whose schemas are not Kubernetes'.
 FOREIGN = ("cert-manager.io/", "monitoring.coreos.com/")
+PAGE = ROOT.parent.parent / "docs" / "metrics.md"
+# Labels that Prometheus adds, by a PodMonitor and in histograms.
+ADDED = {"job", "namespace", "pod", "instance", "le"}
 PROGRAMS = {"registry": "registry-svc", "executor": "executor-svc"}
 UNITS = {"Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "": 1}
 SECONDS = {"s": 1, "m": 60, "min": 60, "h": 3600}
@@ -44,6 +50,8 @@ def main():
                 ends_in_time(pod["spec"], fault)
                 fits_in_memory(pod["spec"], fault)
         selectors_find_pods(name, objects)
+        asks_for_real_metrics(name, objects)
+        alerts_are_read(name, objects)
         print(f"ok: {name}" if not faults else f"looked at: {name}")
     for fault in faults:
         print(fault, file=sys.stderr)
@@ -177,6 +185,12 @@ def selectors_find_pods(name, objects):
             wanted = (spec.get("selector") or spec.get("podSelector")).get("matchLabels", {})
             chosen = [pod for pod in pods if wanted.items() <= pod["metadata"]["labels"].items()]
             targets = [port["port"] for rule in spec.get("ingress", []) for port in rule["ports"]]
+        elif found["kind"] == "PodMonitor":
+            (wanted,) = spec["selector"]["matchExpressions"]
+            chosen = [pod for pod in pods if pod["metadata"]["labels"].get(wanted["key"]) in wanted["values"]]
+            if len(chosen) != len(wanted["values"]):
+                faults.append(f"{title}: not each of {wanted['values']} has a pod")
+            targets = [endpoint["port"] for endpoint in spec["podMetricsEndpoints"]]
         elif found["kind"] == "HorizontalPodAutoscaler":
             target = spec["scaleTargetRef"]
             if (target["kind"], target["name"]) not in workloads:
@@ -190,6 +204,78 @@ def selectors_find_pods(name, objects):
             ports = {port["name"] for container in pod["spec"]["containers"] for port in container["ports"]}
             if not set(targets) <= ports:
                 faults.append(f"{title}: the ports {targets} are not all among {sorted(ports)}")
+
+
+def metrics_of_page():
+    """Each metric of the page with its labels; of a histogram, what it is made of."""
+    known = {}
+    for name, labels, what in re.findall(r"^\| `(skillyard_\w+)(?:\{([\w,]+)\})?` \| (.*) \|$", PAGE.read_text(), re.M):
+        parts = ("_bucket", "_sum", "_count") if what.startswith("histogram") else ("",)
+        known.update({name + part: set(labels.split(",")) | ADDED for part in parts})
+    return known
+
+
+def expressions(objects):
+    """Whatever asks Prometheus, with where it stands."""
+    for found in of_kind(objects, "PrometheusRule"):
+        for group in found["spec"]["groups"]:
+            for rule in group["rules"]:
+                yield rule["alert"], rule["expr"]
+    for found in of_kind(objects, "ConfigMap"):
+        if "grafana_dashboard" not in found["metadata"].get("labels", {}):
+            continue
+        for file, text in found["data"].items():
+            dashboard = json.loads(text)
+            ids = [panel["id"] for panel in dashboard["panels"]]
+            if len(ids) != len(set(ids)):
+                faults.append(f"{file}: two panels have one id")
+            for variable in dashboard["templating"]["list"]:
+                if variable["type"] == "query":
+                    yield f"{file}: ${variable['name']}", variable["query"]["query"]
+            for panel in dashboard["panels"]:
+                for target in panel.get("targets", []):
+                    yield f"{file}: {panel['title']}", target["expr"]
+                    for label in re.findall(r"\{\{(\w+)\}\}", target["legendFormat"]):
+                        yield f"{file}: {panel['title']}", f"by ({label}) " + target["expr"]
+
+
+def asks_for_real_metrics(name, objects):
+    known = metrics_of_page()
+    for where, text in expressions(objects):
+        fault = lambda what: faults.append(f"{name}: {where}: {what}")
+        asked = re.findall(r"(skillyard_\w+)(?:\{([^}]*)\})?", text)
+        if not asked and "up{" not in text:
+            fault("it asks for no metric of skillyard")
+        there = set()
+        for metric, labels in asked:
+            if metric not in known:
+                fault(f"there is no {metric} in {PAGE.name}")
+                continue
+            there |= known[metric]
+            for label in re.findall(r"(\w+)\s*(?:=~|!~|!=|=)", labels):
+                if label not in known[metric]:
+                    fault(f"{metric} has no label {label}")
+        for labels in re.findall(r"\bby \(([^)]*)\)", text):
+            for label in labels.split(","):
+                if asked and label.strip() not in there:
+                    fault(f"none of its metrics has a label {label.strip()}")
+
+
+def alerts_are_read(name, objects):
+    for found in of_kind(objects, "PrometheusRule"):
+        for group in found["spec"]["groups"]:
+            for rule in group["rules"]:
+                if not {"summary", "description"} <= rule["annotations"].keys() or "severity" not in rule["labels"]:
+                    faults.append(f"{name}: {rule['alert']}: it needs a severity, a summary and a description")
+        if not shutil.which("promtool"):
+            print(f"{name}: without promtool, the alerts are not read as Prometheus would")
+            continue
+        with tempfile.NamedTemporaryFile("w", suffix=".yaml") as file:
+            yaml.safe_dump({"groups": found["spec"]["groups"]}, file)
+            file.flush()
+            done = subprocess.run(["promtool", "check", "rules", file.name], capture_output=True, text=True)
+            if done.returncode != 0:
+                faults.append(f"{name}: promtool: {done.stdout}{done.stderr}")
 
 
 def size(text):

@@ -12,6 +12,7 @@ use std::time::Duration;
 use clap::{Args, Parser, Subcommand};
 use skillyard::service::access::{Access, AccessOptions};
 use skillyard::service::dial::{DialFlag, DialOptions, Dialer};
+use skillyard::service::export::Export;
 use skillyard::service::telemetry::{self, LogFormat};
 
 /// Most slots.
@@ -139,6 +140,12 @@ pub struct Flags {
     /// How it is logged: text or json
     #[arg(long, env = "SKILLYARD_LOG_FORMAT", default_value = "text", value_name = "FORMAT")]
     pub log_format: String,
+    /// Where spans are exported to: a collector that takes OTLP by gRPC; in programs built with the feature otlp [default: none]
+    #[arg(long, env = "OTEL_EXPORTER_OTLP_ENDPOINT", value_name = "URL")]
+    pub otlp_endpoint: Option<String>,
+    /// The name of the service in spans
+    #[arg(long, env = "OTEL_SERVICE_NAME", default_value = "skillyard-executor", value_name = "NAME")]
+    pub otlp_service_name: String,
     /// The program that slots run; this one
     #[arg(long, hide = true, default_value = "/proc/self/exe")]
     pub slot_program: PathBuf,
@@ -208,6 +215,8 @@ pub struct Config {
     pub log: String,
     /// How it is logged.
     pub log_format: LogFormat,
+    /// Where spans go.
+    pub export: Export,
     /// The program that slots run.
     pub slot_program: PathBuf,
     /// What skills are confined by.
@@ -341,6 +350,10 @@ impl Flags {
         if let Err(error) = telemetry::filter(&self.log) {
             fault("--log", "SKILLYARD_LOG", error.to_string());
         }
+        let export = Export::check(self.otlp_endpoint.as_deref(), &self.otlp_service_name).unwrap_or_else(|what| {
+            fault("--otlp-endpoint", "OTEL_EXPORTER_OTLP_ENDPOINT", what);
+            Export::default()
+        });
         let state_dir = self.state_dir.unwrap_or_else(default_state_dir);
         if !state_dir.is_absolute() {
             fault(
@@ -374,6 +387,7 @@ impl Flags {
                 admin_listen,
                 log: self.log,
                 log_format,
+                export,
                 slot_program: self.slot_program,
                 isolation,
                 environment: std::env::vars_os()

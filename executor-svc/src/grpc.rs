@@ -10,6 +10,8 @@ use std::time::Duration;
 use skillyard::pb::executor::v1 as pb;
 use skillyard::pb::executor::v1::executor_service_server::ExecutorService;
 use skillyard::service::caller::{Caller, Role};
+use skillyard::service::error::Refusal;
+use skillyard::service::trace::TraceContext;
 use skillyard::wire::duration_to_wire;
 use tonic::{Request, Response, Status};
 
@@ -17,6 +19,8 @@ pub use self::answer::record_to_wire;
 use self::answer::{RunStream, run_to_wire};
 use self::request::{deadline, invalid, run_request};
 use crate::run::Runner;
+use crate::run::events::Reader;
+use crate::run::table::Run;
 
 /// The decode limit lies above the limit of the arguments, so that the answer to larger ones is ours.
 pub const MAX_MESSAGE_BYTES: usize = 16 << 20;
@@ -39,6 +43,18 @@ impl Executor {
     pub fn new(runner: Runner, name: &str, endpoint: &str) -> Self {
         Self { runner, name: name.into(), endpoint: endpoint.into() }
     }
+
+    async fn start(&self, request: Request<pb::RunSkillRequest>) -> Result<(Arc<Run>, Reader), Refusal> {
+        let caller = Caller::of(&request);
+        caller.allow(&[Role::Orchestrator])?;
+        caller.may_name(&request.get_ref().agent)?;
+        let (deadline, trace) = (deadline(request.metadata())?, TraceContext::of_call(&request));
+        self.runner.run(run_request(caller, request.into_inner(), deadline, trace)?).await
+    }
+
+    fn stream<M>(&self, run: &Run, reader: Reader, wrap: fn(pb::RunEvent) -> M) -> RunStream<M> {
+        RunStream::new(run, reader, &self.endpoint, self.runner.tally(), wrap)
+    }
 }
 
 #[tonic::async_trait]
@@ -47,15 +63,11 @@ impl ExecutorService for Executor {
     type AttachRunStream = RunStream<pb::AttachRunResponse>;
 
     async fn run_skill(&self, request: Request<pb::RunSkillRequest>) -> Result<Response<Self::RunSkillStream>, Status> {
-        let caller = Caller::of(&request);
-        caller.allow(&[Role::Orchestrator])?;
-        caller.may_name(&request.get_ref().agent)?;
-        let deadline = deadline(request.metadata())?;
-        let request = run_request(caller, request.into_inner(), deadline)?;
-        let (run, mut reader) = self.runner.run(request).await?;
+        let (run, mut reader) =
+            self.start(request).await.inspect_err(|refusal| self.runner.tally().refused(refusal.reason()))?;
         reader.settle(STARTS_WITHIN).await;
         let wrap = |event| pb::RunSkillResponse { event: Some(event) };
-        Ok(Response::new(RunStream::new(&run, reader, &self.endpoint, wrap)))
+        Ok(Response::new(self.stream(&run, reader, wrap)))
     }
 
     async fn attach_run(
@@ -66,7 +78,7 @@ impl ExecutorService for Executor {
         let pb::AttachRunRequest { run_id, after_seq } = request.into_inner();
         let (run, reader) = self.runner.attach(&caller, &run_id, after_seq).await?;
         let wrap = |event| pb::AttachRunResponse { event: Some(event) };
-        Ok(Response::new(RunStream::new(&run, reader, &self.endpoint, wrap)))
+        Ok(Response::new(self.stream(&run, reader, wrap)))
     }
 
     async fn get_run(&self, request: Request<pb::GetRunRequest>) -> Result<Response<pb::GetRunResponse>, Status> {

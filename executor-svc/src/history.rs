@@ -5,7 +5,7 @@
 //! refused for what is in it is halved, until the record that cannot be handed in stands alone and is passed over.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use tokio::time::{sleep, timeout};
@@ -41,6 +41,8 @@ pub struct Shipper {
     executor: String,
     /// Records that can never be stored.
     rejected: Arc<AtomicU64>,
+    /// The last batch could not be handed in.
+    failing: Arc<AtomicBool>,
 }
 
 /// What one batch came to.
@@ -67,7 +69,19 @@ impl Shipper {
     /// From a journal to a registry, in the name of this executor.
     #[must_use]
     pub fn new(journal: Journal, registry: Registry, executor: &str) -> Self {
-        Self { journal, registry, executor: executor.to_owned(), rejected: Arc::default() }
+        Self { journal, registry, executor: executor.to_owned(), rejected: Arc::default(), failing: Arc::default() }
+    }
+
+    /// Records that can never be stored, since the start.
+    #[must_use]
+    pub fn rejected(&self) -> u64 {
+        self.rejected.load(Ordering::Relaxed)
+    }
+
+    /// Whether the last batch could not be handed in, and waits.
+    #[must_use]
+    pub fn is_failing(&self) -> bool {
+        self.failing.load(Ordering::Relaxed)
     }
 
     /// Ships what there is and what comes, until `stop`. A batch that is on its way then is shipped again.
@@ -102,7 +116,9 @@ impl Shipper {
         let mut failing = None;
         loop {
             changed.borrow_and_update();
-            match self.batch(most).await {
+            let shipped = self.batch(most).await;
+            self.failing.store(shipped.is_err(), Ordering::Relaxed);
+            match shipped {
                 Ok(Shipped::Nothing) => {
                     backoff.reset();
                     if changed.changed().await.is_err() {

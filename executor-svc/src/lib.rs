@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use skillyard::pb::executor::v1::executor_service_server::ExecutorServiceServer;
 use skillyard::service::admin::{Admin, AdminError};
+use skillyard::service::calls::Calls;
 use skillyard::service::serve;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
@@ -117,6 +118,7 @@ pub async fn run(
     hastened: impl Future<Output = ()>,
 ) -> Result<(), RunError> {
     let address = listener.local_addr().map_err(RunError::Listener)?;
+    let exporting = config.export.clone().start(&config.name);
     let mirror = {
         let (state_dir, max_age) = (config.state_dir.clone(), config.max_catalog_age);
         Mirror::open(&state_dir, max_age)?
@@ -126,6 +128,7 @@ pub async fn run(
     let bounds =
         Bounds { age: config.journal_max_age, record_bytes: config.journal_max_bytes as u64, ..Bounds::default() };
     let journal = Journal::open(&config.state_dir.join("journal"), bounds)?;
+    let certificates = config.access.certificates(Some(&config.registry));
     let registry = Registry::over(config.registry.clone());
     let slot_limits = slot_limits(&config);
     let pool = start_slots(&config, slot_limits).map_err(RunError::Slots)?;
@@ -138,7 +141,7 @@ pub async fn run(
         executor: config.name.as_str().into(),
         output_memory: config.limits.output_memory,
     };
-    let history = registry.clone();
+    let shipper = Shipper::new(journal.clone(), registry.clone(), &config.name);
     let gate = Gate { journal: journal.clone(), approvals: Arc::new(registry.clone()) };
     let runner = Runner::new(limits, config.environment.clone(), mirror.clone(), pool.clone(), gate, scratch.clone());
     let endpoint = config.advertise.clone().unwrap_or_else(|| address.to_string());
@@ -146,8 +149,10 @@ pub async fn run(
         .max_decoding_message_size(MAX_MESSAGE_BYTES);
     let (mut routes, readiness) = serve::routes(&[SERVICE]).await?;
     routes.add_service(service);
+    let calls = Calls::of(&[SERVICE]);
+    let metrics = metrics::registry(&runner, &shipper, &calls, certificates);
     let _admin = match config.admin_listen {
-        Some(address) => Some(Admin::start(address, readiness.clone(), metrics::registry(&runner)).await?),
+        Some(address) => Some(Admin::start(address, readiness.clone(), metrics).await?),
         None => None,
     };
     info!(%address, executor = config.name, slots = config.slots, limits = ?slot_limits, "listening");
@@ -157,7 +162,6 @@ pub async fn run(
         let (mirror, stop) = (mirror.clone(), stop.clone());
         async move { mirror.follow(registry, stop).await }
     });
-    let shipper = Shipper::new(journal.clone(), history, &config.name);
     let shipping = tokio::spawn(shipper.clone().run(stop.clone()));
     let following_readiness = tokio::spawn({
         let (mut ready, readiness) = (mirror.ready(), readiness.clone());
@@ -193,7 +197,7 @@ pub async fn run(
             drained.notify_one();
         }
     };
-    let serving = serve::serve(listener, routes.routes(), config.access, drained.notified(), LAST_WORDS);
+    let serving = serve::serve(listener, routes.routes(), config.access, calls, drained.notified(), LAST_WORDS);
     let ((), served) = tokio::join!(draining, serving);
     stop.cancel();
     expiring.abort();
@@ -209,6 +213,7 @@ pub async fn run(
     if shipping.await.is_ok() {
         shipper.last().await;
     }
+    exporting.finish().await;
     info!("stopped");
     Ok(served?)
 }

@@ -14,6 +14,7 @@ use skillyard::pb::registry::v1::agent_service_client::AgentServiceClient;
 use skillyard::pb::registry::v1::agent_service_server::{AgentService, AgentServiceServer};
 use skillyard::service::access::{Access, AccessOptions};
 use skillyard::service::caller::Caller;
+use skillyard::service::calls::Calls;
 use skillyard::service::dial::{DialOptions, Dialer};
 use skillyard::service::serve;
 use skillyard::service::token::Token;
@@ -140,7 +141,14 @@ async fn world(ca: &Ca) -> World {
     let (mut routes, _) = serve::routes(&[]).await.unwrap();
     routes.add_service(AgentServiceServer::new(Mirror));
     // It ends with the runtime of the test.
-    tokio::spawn(serve::serve(listener, routes.routes(), access, std::future::pending(), Duration::ZERO));
+    tokio::spawn(serve::serve(
+        listener,
+        routes.routes(),
+        access,
+        Calls::of(&[]),
+        std::future::pending(),
+        Duration::ZERO,
+    ));
     World { directory, address }
 }
 
@@ -254,5 +262,38 @@ async fn until(what: &str, mut condition: impl AsyncFnMut() -> bool) {
     while !condition().await {
         assert!(Instant::now() < end, "still not: {what}");
         tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+#[tokio::test]
+async fn when_certificates_end_is_told_and_followed() {
+    let ca = ca();
+    let world = world(&ca).await;
+    let at = world.directory.path();
+    issue(at, &ca, "shown", uri("spiffe://x/planner"), 20);
+    let options = AccessOptions {
+        tls_cert: Some(world.path("server.pem")),
+        tls_key: Some(world.path("server.key")),
+        insecure: true,
+        ..AccessOptions::default()
+    };
+    let access = Access::check(&options, None).unwrap();
+    let mut registry = prometheus_client::registry::Registry::default();
+    registry.register_collector(Box::new(access.certificates(Some(&world.dialer("ca.pem", Some("shown"), None)))));
+    let days = |of: &str| {
+        let mut text = String::new();
+        prometheus_client::encoding::text::encode(&mut text, &registry).unwrap();
+        let series = format!("certificate_not_after_time_seconds{{of=\"{of}\"}} ");
+        let value: f64 = text.lines().find_map(|line| line.strip_prefix(&series)).unwrap().parse().unwrap();
+        let now = SystemTime::UNIX_EPOCH.elapsed().unwrap().as_secs_f64();
+        ((value - now) / 86_400.0).round()
+    };
+    assert_eq!((days("server"), days("client")), (10.0, 20.0));
+    issue(at, &ca, "server", dns("localhost"), 90);
+    issue(at, &ca, "shown", uri("spiffe://x/planner"), 80);
+    let began = std::time::Instant::now();
+    while (days("server"), days("client")) != (90.0, 80.0) {
+        assert!(began.elapsed() < Duration::from_secs(30), "the new certificates are not told");
+        tokio::time::sleep(Duration::from_millis(50)).await;
     }
 }

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use clap::{Parser, Subcommand};
 use skillyard::service::access::{Access, AccessOptions};
+use skillyard::service::export::Export;
 use skillyard::service::telemetry::{self, LogFormat};
 
 use crate::check::{self, CheckArgs};
@@ -29,6 +30,7 @@ const DEFAULT_RESCAN: &str = "30s";
 const DEFAULT_APPROVALS_KEEP: &str = "30d";
 const DEFAULT_LOG: &str = "info";
 const DEFAULT_LOG_FORMAT: &str = "text";
+const DEFAULT_OTLP_SERVICE_NAME: &str = "skillyard-registry";
 const DEFAULT_HISTORY_AGE: &str = "30d";
 const DEFAULT_HISTORY_RECORDS: &str = "1000000";
 /// How long records of runs are kept.
@@ -73,6 +75,8 @@ pub struct Config {
     pub pull: Option<Pull>,
     /// Where the own ones are published, if anywhere.
     pub publish: Option<Publish>,
+    /// Where spans go.
+    pub export: Export,
 }
 
 /// Finds the skills of LLM agents, decides who may see and run which, and tells everyone else.
@@ -162,6 +166,12 @@ pub struct Raw {
     /// How it is logged: text or json [default: text]
     #[arg(long, env = "SKILLYARD_LOG_FORMAT", value_name = "FORMAT")]
     log_format: Option<OsString>,
+    /// Where spans are exported to: a collector that takes OTLP by gRPC; in programs built with the feature otlp [default: none]
+    #[arg(long, env = "OTEL_EXPORTER_OTLP_ENDPOINT", value_name = "URL")]
+    otlp_endpoint: Option<OsString>,
+    /// The name of the service in spans [default: skillyard-registry]
+    #[arg(long, env = "OTEL_SERVICE_NAME", value_name = "NAME")]
+    otlp_service_name: Option<OsString>,
     /// Where the default of --cloud-dir lies.
     #[arg(skip = std::env::var_os("HOME"))]
     home: Option<OsString>,
@@ -262,6 +272,7 @@ impl Config {
         let publish = checker.publish(&raw.admin, raw.insecure);
         checker.log_filter(raw);
         checker.log_format(raw);
+        let export = checker.export(raw);
         let kept = approvals_keep.zip(history);
         match (listen, tier, rescan_interval, access, database, kept) {
             (Some(listen), Some(tier), Some(rescan_interval), Some(access), Some(database), Some(kept))
@@ -285,6 +296,7 @@ impl Config {
                     history,
                     pull,
                     publish,
+                    export,
                 })
             }
             _ => Err(checker.faults),
@@ -338,6 +350,8 @@ const HISTORY_MAX_AGE: Name = Name("--history-max-age", "SKILLYARD_HISTORY_MAX_A
 const HISTORY_MAX_RECORDS: Name = Name("--history-max-records", "SKILLYARD_HISTORY_MAX_RECORDS");
 const LOG: Name = Name("--log", "SKILLYARD_LOG");
 const LOG_FORMAT: Name = Name("--log-format", "SKILLYARD_LOG_FORMAT");
+const OTLP_ENDPOINT: Name = Name("--otlp-endpoint", "OTEL_EXPORTER_OTLP_ENDPOINT");
+const OTLP_SERVICE_NAME: Name = Name("--otlp-service-name", "OTEL_SERVICE_NAME");
 
 /// What stands behind a flag or in its variable.
 #[derive(Clone, Copy)]
@@ -514,6 +528,19 @@ impl Checker {
             "text" => Some(LogFormat::Text),
             "json" => Some(LogFormat::Json),
             _ => self.fault(given, "write text or json"),
+        }
+    }
+
+    fn export(&mut self, raw: &Raw) -> Export {
+        let service = OTLP_SERVICE_NAME.or(&raw.otlp_service_name, DEFAULT_OTLP_SERVICE_NAME);
+        let (Some(given), Some(service)) = (OTLP_ENDPOINT.of(&raw.otlp_endpoint), self.text(service)) else {
+            return Export::default();
+        };
+        let export = self.text(given).map(|url| Export::check(Some(url), service));
+        match export {
+            Some(Ok(export)) => export,
+            Some(Err(advice)) => self.fault(given, advice).unwrap_or_default(),
+            None => Export::default(),
         }
     }
 

@@ -21,6 +21,7 @@ use std::time::Duration;
 
 use skillyard::service::access::Access;
 use skillyard::service::admin::{Admin, AdminError};
+use skillyard::service::calls::Calls;
 use skillyard::service::readiness::Readiness;
 use skillyard::service::serve;
 use tokio::net::TcpListener;
@@ -71,6 +72,7 @@ pub enum RunError {
 /// # Errors
 /// See [`RunError`].
 pub async fn run(config: Config, listener: TcpListener, shutdown: impl Future<Output = ()>) -> Result<(), RunError> {
+    let exporting = config.export.start("");
     let (mut routes, readiness) = serve::routes(&grpc::SERVICES).await?;
     let (store, keeper) = store::start(&config.database).await?;
     if let Some(cloud_dir) = config.layout.cloud_dir.clone() {
@@ -85,7 +87,9 @@ pub async fn run(config: Config, listener: TcpListener, shutdown: impl Future<Ou
         }
         None => (None, None),
     };
-    let metrics = metrics::registry(&catalogs, sync.as_ref());
+    let calls = Calls::of(&grpc::SERVICES);
+    let certificates = config.access.certificates(None);
+    let metrics = metrics::registry(&catalogs, sync.as_ref(), &store, &calls, certificates);
     grpc::add(&mut routes, &catalogs, config.default_agent.clone(), &store, config.signers.clone(), sync);
     let _admin = match config.admin_listen {
         Some(address) => Some(Admin::start(address, readiness.clone(), metrics).await?),
@@ -121,7 +125,8 @@ pub async fn run(config: Config, listener: TcpListener, shutdown: impl Future<Ou
         syncer.iter().for_each(JoinHandle::abort);
         drop(stop);
     };
-    serve::serve(listener, routes.routes(), config.access, until, GRACE).await?;
+    serve::serve(listener, routes.routes(), config.access, calls, until, GRACE).await?;
+    exporting.finish().await;
     if let Some(publishing) = publishing.filter(|publishing| !publishing.is_finished()) {
         publishing.await?;
     }

@@ -25,7 +25,10 @@ mod layers;
 mod leaks;
 mod limits;
 mod list;
+mod metrics;
 mod neighbours;
+#[cfg(feature = "otlp")]
+mod otlp;
 mod output;
 mod race;
 mod refusals;
@@ -34,3 +37,4 @@ mod runs;
 mod scratch;
 mod soak;
 mod surroundings;
+mod traces;

@@ -73,7 +73,8 @@ fn built() -> &'static Path {
         let newest = newest_source();
         let stale = |name: &&str| modified(&directory.join(name)).is_none_or(|built| built < newest);
         // `cargo test --workspace` has built them; `cargo test -p skillyard-tests` and `cargo bench` have not.
-        if programs.iter().any(stale) {
+        // With the feature, cargo says whether they are the ones that have it.
+        if cfg!(feature = "otlp") || programs.iter().any(stale) {
             build(&directory);
             // One that had no part in what changed is as it was, and as new: a user who may not build finds both.
             for name in programs {
@@ -89,10 +90,13 @@ fn build(directory: &Path) {
         "debug" => "dev",
         name => name,
     };
+    let features: &[&str] =
+        if cfg!(feature = "otlp") { &["--features", "registry-svc/otlp,executor-svc/otlp"] } else { &[] };
     let output = command(Path::new(env!("CARGO")))
         .current_dir(workspace())
         .args(["build", "--quiet", "-p", "registry-svc", "-p", "executor-svc", "--profile", profile, "--target-dir"])
         .arg(directory.parent().unwrap())
+        .args(features)
         .output()
         .unwrap();
     assert!(output.status.success(), "the services do not build:\n{}", String::from_utf8_lossy(&output.stderr));

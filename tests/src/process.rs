@@ -87,11 +87,26 @@ impl Server {
     /// When it ends, or is silent for a minute.
     #[must_use]
     pub fn address(&mut self) -> SocketAddr {
+        self.listens("listening")
+    }
+
+    /// Where its admin port is, as it logs.
+    ///
+    /// # Panics
+    /// When it has none, ends, or is silent for a minute.
+    #[must_use]
+    pub fn admin_address(&mut self) -> SocketAddr {
+        self.listens("admin port")
+    }
+
+    /// The address in the line whose message begins with this.
+    fn listens(&mut self, message: &str) -> SocketAddr {
         let began = Instant::now();
         loop {
             let lines = self.lines();
             let listening = lines.iter().filter_map(|line| serde_json::from_str::<Value>(line).ok()).find_map(|line| {
-                (line["message"] == "listening").then(|| line["address"].as_str().unwrap_or_default().to_owned())
+                let said = line["message"].as_str().is_some_and(|said| said.starts_with(message));
+                said.then(|| line["address"].as_str().unwrap_or_default().to_owned())
             });
             if let Some(address) = listening {
                 return address.parse().unwrap_or_else(|_| panic!("{address:?} is no address"));

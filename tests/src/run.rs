@@ -22,12 +22,18 @@ pub struct Call {
     pub request: RunSkillRequest,
     /// The call's own deadline, as `grpc-timeout`.
     pub deadline: Option<Duration>,
+    /// What else is said in metadata.
+    pub metadata: Vec<(&'static str, String)>,
 }
 
 /// A call of a skill, without arguments.
 #[must_use]
 pub fn call(skill: &str) -> Call {
-    Call { request: RunSkillRequest { skill: skill.to_owned(), ..Default::default() }, deadline: None }
+    Call {
+        request: RunSkillRequest { skill: skill.to_owned(), ..Default::default() },
+        deadline: None,
+        metadata: Vec::new(),
+    }
 }
 
 impl Call {
@@ -104,6 +110,13 @@ impl Call {
         self.deadline = Some(limit);
         self
     }
+
+    /// An entry of the metadata.
+    #[must_use]
+    pub fn metadata(mut self, name: &'static str, value: &str) -> Self {
+        self.metadata.push((name, value.to_owned()));
+        self
+    }
 }
 
 impl From<&str> for Call {
@@ -134,6 +147,9 @@ impl Live {
         let mut request = Request::new(call.request);
         if let Some(deadline) = call.deadline {
             request.set_timeout(deadline);
+        }
+        for (name, value) in call.metadata {
+            request.metadata_mut().append(name, value.parse().unwrap());
         }
         let began = Instant::now();
         let answer = tokio::time::timeout(PATIENCE, client.run_skill(request)).await;

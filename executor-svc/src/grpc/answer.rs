@@ -16,6 +16,7 @@ use crate::run::events::Reader;
 use crate::run::journal::RunRecord;
 use crate::run::outcome::{Finished, Outcome, signal_name};
 use crate::run::table::Run;
+use crate::run::tally::Tally;
 use crate::slot::Exit;
 
 /// A silent stream gets a heartbeat after this time, before proxies take it for dead.
@@ -29,11 +30,12 @@ pub struct RunStream<M> {
     /// Every event of the run is told with these.
     accepted: pb::Accepted,
     heartbeat: Option<Pin<Box<Sleep>>>,
+    tally: Tally,
 }
 
 impl<M> RunStream<M> {
     /// The events of a run, from where the reader stands.
-    pub(super) fn new(run: &Run, reader: Reader, endpoint: &str, wrap: fn(pb::RunEvent) -> M) -> Self {
+    pub(super) fn new(run: &Run, reader: Reader, endpoint: &str, tally: &Tally, wrap: fn(pb::RunEvent) -> M) -> Self {
         let accepted = pb::Accepted {
             run_id: run.call.id.to_string(),
             executor: run.call.executor.to_string(),
@@ -41,7 +43,7 @@ impl<M> RunStream<M> {
             digest: run.call.digest.to_string(),
             queue_position: 0,
         };
-        Self { reader, wrap, accepted, heartbeat: None }
+        Self { reader, wrap, accepted, heartbeat: None, tally: tally.clone() }
     }
 }
 
@@ -54,6 +56,9 @@ impl<M> Stream for RunStream<M> {
             Poll::Ready(Some(stamped)) => {
                 if let Some(heartbeat) = &mut self.heartbeat {
                     heartbeat.as_mut().reset(tokio::time::Instant::now() + HEARTBEAT);
+                }
+                if let Event::Log { dropped_lines, .. } = &stamped.event {
+                    self.tally.dropped(*dropped_lines);
                 }
                 Poll::Ready(Some(event_to_wire(stamped, &self.accepted).map(self.wrap)))
             }

@@ -7,6 +7,7 @@ use skillyard::arguments::RawArguments;
 use skillyard::pb::executor::v1 as pb;
 use skillyard::service::caller::Caller;
 use skillyard::service::error::{Reason, Refusal};
+use skillyard::service::trace::TraceContext;
 use skillyard::wire::{is_finite, struct_from_wire};
 use tonic::metadata::MetadataMap;
 
@@ -26,6 +27,7 @@ pub(super) fn run_request(
     caller: Caller,
     message: pb::RunSkillRequest,
     deadline: Option<Instant>,
+    trace: TraceContext,
 ) -> Result<RunRequest, Refusal> {
     let label_bytes: usize = message.labels.iter().map(|(k, v)| k.len() + v.len()).sum();
     if message.labels.len() > MAX_LABELS || label_bytes > MAX_LABEL_BYTES {
@@ -88,6 +90,7 @@ pub(super) fn run_request(
         approval_id,
         detach: message.detach,
         labels: message.labels,
+        trace,
     })
 }
 

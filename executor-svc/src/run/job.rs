@@ -21,6 +21,7 @@ use crate::run::patience::Patience;
 use crate::run::pipes::Pipes;
 use crate::run::scratch::{RunScratch, Scratch, TMPDIR};
 use crate::run::table::Run;
+use crate::run::tally::RunTally;
 use crate::run::watch::{End, Watch};
 use crate::slot::{self, Flavour, Pool, Slot};
 
@@ -57,6 +58,8 @@ pub struct Job {
     pub memory: Share,
     /// Where scratch directories are.
     pub scratch: Scratch,
+    /// Where it is counted.
+    pub tally: RunTally,
 }
 
 /// What became of a run.
@@ -79,7 +82,7 @@ impl Job {
         let accepted = Instant::now();
         let Self { run, journal, ticket, guarded, package, entry, .. } = self;
         let Self { env_allow, environment, arguments, limit, deadline, .. } = self;
-        let (pool, flavour, memory, scratch) = (self.pool, self.flavour, self.memory, self.scratch);
+        let (pool, flavour, memory, scratch, tally) = (self.pool, self.flavour, self.memory, self.scratch, self.tally);
         let mut patience = Patience::new(Arc::clone(&run), deadline);
         let ended_early = |cause: &Cause| {
             let mut remains = Remains::default();
@@ -90,6 +93,7 @@ impl Job {
             Ok(permit) => permit?,
             Err(cause) => return ended_early(&cause),
         };
+        tally.waited(accepted.elapsed());
         if let Some(guarded) = guarded {
             match while_wanted(&run, &mut patience, guarded.obtain(&permit)).await {
                 Ok(obtained) => obtained?,
@@ -100,6 +104,7 @@ impl Job {
                 return ended_early(&cause);
             }
         }
+        let given = accepted.elapsed();
         let program = package.path().join(&entry);
         let mut environment = environment;
         let to_have = env_allow.iter().any(|name| name == TMPDIR).then_some(&scratch);
@@ -114,8 +119,11 @@ impl Job {
             }
         })?;
         pipes.write_arguments(arguments);
-        let watch = Watch::new(run, journal, patience, limit, accepted, memory);
+        let watch = Watch::new(Arc::clone(&run), journal, patience, limit, accepted, memory);
         let (remains, end) = watch.follow(&mut slot, &mut pipes).await;
+        if run.started_at().is_some() {
+            tally.spawned(remains.figures.queued.saturating_sub(given));
+        }
         // The slot's next run finds nothing of this one, neither in its own directory nor beside it.
         drop(own);
         if let Some(place) = slot.scratch() {

@@ -16,12 +16,15 @@ use std::time::{Duration, Instant, SystemTime};
 
 use tokio::sync::{oneshot, watch};
 
+use self::counts::Counts;
+pub use self::counts::JournalFigures;
 use self::database::{Database, Write, Written};
 use self::queue::{Queue, Queued, settle};
 pub use self::record::{Entry, RunRecord};
 use crate::run::call::Call;
 use crate::run::id::RunId;
 
+mod counts;
 mod database;
 mod queue;
 mod raw;
@@ -103,6 +106,7 @@ struct Inner {
     database: Arc<Database>,
     ids: Arc<Ids>,
     queue: Arc<Queue>,
+    counts: Arc<Counts>,
     changed: watch::Receiver<u64>,
 }
 
@@ -130,11 +134,13 @@ impl Journal {
         let last_record = database.last_record()?;
         tracing::info!(path = %database.path().display(), runs = ids.lock().len(), lost = lost.len(), "journal opened");
         let (tell, changed) = watch::channel(last_record);
-        let inner = Inner { database: Arc::new(database), ids: Arc::new(ids), queue: Arc::default(), changed };
+        let counts = Arc::new(Counts::new(lost.len(), database.waiting()?));
+        let (database, ids, queue) = (Arc::new(database), Arc::new(ids), Arc::default());
+        let inner = Inner { database, ids, queue, counts, changed };
         let thread = {
             let (database, ids) = (Arc::clone(&inner.database), Arc::clone(&inner.ids));
-            let queue = Arc::clone(&inner.queue);
-            let write_all = move || write_all(&database, &ids, &queue, &tell);
+            let (queue, counts) = (Arc::clone(&inner.queue), Arc::clone(&inner.counts));
+            let write_all = move || write_all(&database, &ids, &queue, &counts, &tell);
             std::thread::Builder::new().name("journal".to_owned()).spawn(write_all)
         };
         thread.map_err(|error| JournalError::Io {
@@ -256,6 +262,12 @@ impl Journal {
         self.inner.database.forgotten_until()
     }
 
+    /// How it stands.
+    #[must_use]
+    pub fn figures(&self) -> JournalFigures {
+        self.inner.counts.figures()
+    }
+
     async fn read<T: Send + 'static>(
         &self,
         read: impl FnOnce(&Database) -> Result<T, JournalError> + Send + 'static,
@@ -283,7 +295,7 @@ impl Drop for Inner {
 }
 
 /// Writes until nobody can ask for more.
-fn write_all(database: &Database, ids: &Ids, queue: &Queue, tell: &watch::Sender<u64>) {
+fn write_all(database: &Database, ids: &Ids, queue: &Queue, counts: &Counts, tell: &watch::Sender<u64>) {
     let mut losses = Losses::default();
     while let Some(waiting) = queue.take() {
         let (writes, waiting): (Vec<_>, Vec<_>) =
@@ -297,8 +309,9 @@ fn write_all(database: &Database, ids: &Ids, queue: &Queue, tell: &watch::Sender
             }
         }
         match database.write(&writes) {
-            Ok(Written { answers, gone, last_record, dropped }) => {
+            Ok(Written { answers, gone, last_record, dropped, waiting: unshipped }) => {
                 ids.remove(&gone);
+                counts.written(unshipped, dropped);
                 losses.too_old_or_much += dropped;
                 tell.send_if_modified(|last| std::mem::replace(last, last_record) != last_record);
                 let told = waiting.into_iter().zip(answers);
@@ -306,12 +319,16 @@ fn write_all(database: &Database, ids: &Ids, queue: &Queue, tell: &watch::Sender
             }
             Err(error) => {
                 let records = writes.iter().filter(|write| matches!(write, Write::End(_)));
-                losses.not_written += records.count() as u64;
+                let records = records.count() as u64;
+                counts.failed(records);
+                losses.not_written += records;
                 losses.why = Some(error.clone());
                 waiting.into_iter().flatten().for_each(|done| drop(done.send(Err(error.clone()))));
             }
         }
-        losses.no_room += queue.given_up();
+        let no_room = queue.given_up();
+        counts.dropped(no_room);
+        losses.no_room += no_room;
         losses.say();
     }
 }

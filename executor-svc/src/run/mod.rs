@@ -26,6 +26,8 @@ pub mod runner;
 pub mod scratch;
 pub mod stderr;
 pub mod table;
+pub mod tally;
+mod traced;
 pub mod unread;
 pub mod watch;
 

@@ -38,7 +38,8 @@ pub enum Outcome {
 }
 
 impl Outcome {
-    const ALL: [Self; 10] = [
+    /// All of them.
+    pub const ALL: [Self; 10] = [
         Self::Succeeded,
         Self::Failed,
         Self::TimedOut,

@@ -9,6 +9,7 @@ use skillyard::arguments::{Arguments, RawArguments};
 use skillyard::schema::{self, LARGE};
 use skillyard::service::caller::{Caller, Role};
 use skillyard::service::error::{Reason, Refusal};
+use skillyard::service::trace::{self, TraceContext};
 use skillyard::skill::{Class, Subprocess};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinSet;
@@ -26,11 +27,13 @@ use crate::run::events::Reader;
 use crate::run::fingerprint::Fingerprint;
 use crate::run::id::RunId;
 use crate::run::job::{Done, Job};
-use crate::run::journal::RunRecord;
+use crate::run::journal::{Journal, RunRecord};
 use crate::run::outcome::Cause;
 use crate::run::permit::permit;
 use crate::run::scratch::Scratch;
 use crate::run::table::{Run, RunTable, expired};
+use crate::run::tally::Tally;
+use crate::run::traced::Traced;
 use crate::run::watch::GRACE;
 use crate::slot::Pool;
 
@@ -68,6 +71,8 @@ pub struct RunRequest {
     pub detach: bool,
     /// Kept with the run.
     pub labels: HashMap<String, String>,
+    /// The span of the call. The same call again may be of another trace.
+    pub trace: TraceContext,
 }
 
 /// What a runner is made of.
@@ -108,6 +113,7 @@ struct Inner {
     gate: Gate,
     scratch: Scratch,
     memory: Budget,
+    tally: Tally,
     tasks: std::sync::Mutex<JoinSet<()>>,
 }
 
@@ -128,6 +134,7 @@ impl Runner {
         let checks = Arc::new(Semaphore::new(CHECKS));
         let tasks = Default::default();
         let memory = Budget::new(limits.output_memory);
+        let tally = Tally::default();
         Self {
             inner: Arc::new(Inner {
                 limits,
@@ -140,6 +147,7 @@ impl Runner {
                 gate,
                 scratch,
                 memory,
+                tally,
                 tasks,
             }),
         }
@@ -232,8 +240,15 @@ impl Runner {
         let guarded = call.approval_id.as_deref().filter(|_| call.needs_approval);
         let guarded = guarded.map(|approval| Guarded::new(inner.gate.clone(), call, approval));
         let diary = Diary::new(inner.gate.journal.clone(), guarded.clone(), call);
-        let span =
-            info_span!("run", run_id = %call.id, skill = %call.skill, agent = %call.agent, caller = %call.caller);
+        let traced = Traced::begin(&request.trace, call);
+        let span = info_span!(
+            "run",
+            run_id = %call.id,
+            skill = %call.skill,
+            agent = %call.agent,
+            caller = %call.caller,
+            trace_id = %traced.trace_id(),
+        );
         let job = Job {
             run: Arc::clone(&run),
             journal: inner.gate.journal.clone(),
@@ -249,9 +264,10 @@ impl Runner {
             deadline: request.deadline,
             pool: inner.pool.clone(),
             flavour: inner.pool.flavour(skill.name.as_str(), subprocess.class != Class::Safe),
+            tally: inner.tally.run_of(&skill.name, subprocess.class),
             scratch: inner.scratch.clone(),
         };
-        self.spawn(job, diary, span);
+        self.spawn(job, diary, traced, span);
         Ok((run, reader))
     }
 
@@ -292,6 +308,24 @@ impl Runner {
         &self.inner.admission
     }
 
+    /// What runs came to.
+    #[must_use]
+    pub fn tally(&self) -> &Tally {
+        &self.inner.tally
+    }
+
+    /// The slot processes.
+    #[must_use]
+    pub fn pool(&self) -> &Pool {
+        &self.inner.pool
+    }
+
+    /// The journal of its runs.
+    #[must_use]
+    pub fn journal(&self) -> &Journal {
+        &self.inner.gate.journal
+    }
+
     /// The mirror that it runs from.
     #[must_use]
     pub fn mirror(&self) -> &Mirror {
@@ -325,11 +359,11 @@ impl Runner {
         Ok(catalog)
     }
 
-    fn spawn(&self, job: Job, diary: Diary, span: Span) {
+    fn spawn(&self, job: Job, diary: Diary, mut traced: Traced, span: Span) {
         let runner = self.clone();
-        let run = Arc::clone(&job.run);
+        let (run, tally) = (Arc::clone(&job.run), job.tally.clone());
         let task = async move {
-            match job.execute().await {
+            match trace::within(traced.context().clone(), job.execute()).await {
                 Ok(Done { finished, result, stderr }) => {
                     info!(
                         outcome = finished.outcome.as_str(),
@@ -338,7 +372,9 @@ impl Runner {
                         wall_ms = finished.figures.usage.wall.as_millis(),
                         "run finished"
                     );
+                    tally.ended(&finished, run.started_at().is_some());
                     let (finished, finished_at) = (Arc::new(finished), SystemTime::now());
+                    traced.ended(run.started_at(), finished_at, &finished);
                     diary
                         .ended(RunRecord {
                             call: Arc::clone(&run.call),
@@ -354,6 +390,8 @@ impl Runner {
                 }
                 Err(refusal) => {
                     info!(reason = refusal.reason().as_str(), "run refused before it was started");
+                    tally.refused(refusal.reason());
+                    traced.refused(refusal.reason());
                     // From the journal first: once it is gone from the table, the same call may come again.
                     diary.refused().await;
                     runner.inner.table.remove(&run);

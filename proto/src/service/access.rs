@@ -15,6 +15,8 @@ use tonic::body::Body;
 
 use super::caller::{Caller, unknown};
 use super::callers::Callers;
+use super::certificates::Certificates;
+use super::dial::Dialer;
 use super::error::Refusal;
 use super::rotated::{Content, FileError, Rotated};
 use super::serve::is_loopback;
@@ -145,6 +147,12 @@ impl Access {
     /// How connections are encrypted, if they are.
     pub(crate) fn tls(&self) -> Option<Arc<Tls>> {
         self.tls.clone()
+    }
+
+    /// The certificates of the service, for metrics: its own as a server, and what it shows to another.
+    #[must_use]
+    pub fn certificates(&self, shown: Option<&Dialer>) -> Certificates {
+        Certificates::new(self.tls.clone(), shown.and_then(Dialer::certificate))
     }
 
     /// Whether connections are encrypted.

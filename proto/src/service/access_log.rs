@@ -1,5 +1,6 @@
 //! The access log: a span around every call, and a line when it has ended, with its method, agent, code and duration.
-//! Never what was asked or answered. Where nobody listens, a call passes through as it is.
+//! Never what was asked or answered. A call that names its trace has it in every line that is logged for it, and is a span
+//! of it. Where nobody listens, a call passes through as it is.
 
 use std::borrow::Cow;
 use std::future::Future;
@@ -12,8 +13,11 @@ use http_body::{Frame, SizeHint};
 use tonic::body::Body;
 use tonic::{Code, Status};
 use tower::{Layer, Service};
-use tracing::field::Empty;
+use tracing::field::{Empty, display};
 use tracing::{Instrument as _, Span, debug, debug_span, info, info_span};
+
+use super::span::{self as trace_span, Kind};
+use super::trace::TraceContext;
 
 /// Calls of operators: they are rare and change what is served, so their lines are INFO. All others are DEBUG.
 const OPERATIONS: [&str; 1] = ["/skillyard.registry.v1.CatalogService/Reload"];
@@ -56,8 +60,8 @@ where
         self.inner.poll_ready(context)
     }
 
-    fn call(&mut self, request: Request<B>) -> Self::Future {
-        let Some(mut call) = Call::begin(request.uri().path()) else {
+    fn call(&mut self, mut request: Request<B>) -> Self::Future {
+        let Some(mut call) = Call::begin(&mut request) else {
             return Answer::Plain(self.inner.call(request));
         };
         let span = call.span.clone();
@@ -128,19 +132,35 @@ struct Call {
     span: Span,
     began: Instant,
     operation: bool,
+    /// Its span in the caller's trace.
+    traced: trace_span::Span,
     /// None as long as nothing was said of it, and for ever where the caller leaves before.
     code: Option<Code>,
 }
 
 impl Call {
     /// None where nobody listens.
-    fn begin(method: &str) -> Option<Self> {
+    fn begin<B>(request: &mut Request<B>) -> Option<Self> {
+        let method = request.uri().path();
         let operation = OPERATIONS.contains(&method);
-        let span = match operation {
-            true => info_span!("call", method, agent = Empty),
-            false => debug_span!("call", method, agent = Empty),
+        let (parent, context) = traces(method, request.headers());
+        let span = match operation || parent.is_some() {
+            true => info_span!("call", method, agent = Empty, trace_id = Empty),
+            false => debug_span!("call", method, agent = Empty, trace_id = Empty),
         };
-        (!span.is_disabled()).then(|| Self { span, began: Instant::now(), operation, code: None })
+        let mut traced = trace_span::Span::default();
+        if let Some(context) = context {
+            traced = trace_span::Span::of_call(method, Kind::Server, &context, parent.as_ref());
+            span.record("trace_id", display(context.trace_id()));
+            request.extensions_mut().insert(context);
+        }
+        (!span.is_disabled() || traced.is_recorded()).then(|| Self {
+            span,
+            began: Instant::now(),
+            operation,
+            traced,
+            code: None,
+        })
     }
 
     /// Headers or trailers, of which one has the status.
@@ -151,7 +171,9 @@ impl Call {
 
 impl Drop for Call {
     fn drop(&mut self) {
-        let (code, took) = (name(self.code.unwrap_or(Code::Cancelled)), self.began.elapsed());
+        let code = self.code.unwrap_or(Code::Cancelled);
+        self.traced.answered(code);
+        let (code, took) = (name_of_code(code), self.began.elapsed());
         match self.operation {
             true => info!(parent: &self.span, code = %code, ?took, "answered"),
             false => debug!(parent: &self.span, code = %code, ?took, "answered"),
@@ -159,8 +181,21 @@ impl Drop for Call {
     }
 }
 
+/// The caller's span, and that of this call: with one above it, or where spans are exported. Probes have none.
+fn traces(method: &str, headers: &HeaderMap) -> (Option<TraceContext>, Option<TraceContext>) {
+    if method.starts_with("/grpc.") {
+        return (None, None);
+    }
+    let parent = TraceContext::of(headers);
+    let context = match &parent {
+        Some(parent) => Some(parent.child()),
+        None => trace_span::are_exported().then(TraceContext::root),
+    };
+    (parent, context)
+}
+
 /// A code as the specification of gRPC writes it: `NOT_FOUND`.
-fn name(code: Code) -> Cow<'static, str> {
+pub(super) fn name_of_code(code: Code) -> Cow<'static, str> {
     if code == Code::Ok {
         return "OK".into();
     }
@@ -180,7 +215,7 @@ mod tests {
 
     #[test]
     fn names_of_codes() {
-        let names = [Code::Ok, Code::Cancelled, Code::DeadlineExceeded, Code::NotFound].map(name);
+        let names = [Code::Ok, Code::Cancelled, Code::DeadlineExceeded, Code::NotFound].map(name_of_code);
         assert_eq!(names, ["OK", "CANCELLED", "DEADLINE_EXCEEDED", "NOT_FOUND"]);
     }
 }

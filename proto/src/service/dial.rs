@@ -7,12 +7,15 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
 
 use http::HeaderValue;
+use tonic::Code;
 use tonic::body::Body;
 use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint, Identity, Uri};
 use tower::{Service, ServiceExt as _};
 
 use super::rotated::{Content, FileError, Rotated};
+use super::span::{Kind, Span};
 use super::token::Token;
+use super::trace;
 
 /// What a client shows, and whom it trusts. A path is `None` where the flag was not given.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -211,6 +214,11 @@ impl Dialer {
         Ok(Self::check_as(Some(&self.inner.host), &url, &self.inner.options)?.configured(self.configure))
     }
 
+    /// The file of the certificate that is shown, if one is.
+    pub(super) fn certificate(&self) -> Option<PathBuf> {
+        self.inner.options.cert.clone()
+    }
+
     /// A channel, connected to when it is first used and again whenever the connection was lost. A new one when the
     /// certificates were rotated; what goes on over the old one is not disturbed. Must be called within a runtime.
     fn channel(&self) -> Channel {
@@ -230,7 +238,8 @@ impl Dialer {
     }
 }
 
-/// The transport of a generated client: each call goes over the current channel and shows the current token.
+/// The transport of a generated client: each call goes over the current channel, shows the current token, and belongs to
+/// the trace of what it is made for.
 impl Service<http::Request<Body>> for Dialer {
     type Response = http::Response<Body>;
     type Error = tonic::transport::Error;
@@ -244,7 +253,21 @@ impl Service<http::Request<Body>> for Dialer {
         if let Some(token) = &self.inner.token {
             request.headers_mut().insert(http::header::AUTHORIZATION, HeaderValue::clone(&token.current()));
         }
-        Box::pin(self.channel().oneshot(request))
+        let Some(current) = trace::current() else { return Box::pin(self.channel().oneshot(request)) };
+        let context = current.child();
+        context.put(request.headers_mut());
+        let mut span = Span::of_call(request.uri().path(), Kind::Client, &context, Some(&current));
+        let answer = self.channel().oneshot(request);
+        Box::pin(async move {
+            let answer = answer.await;
+            // What is refused is said at once, as a rule; what is not is taken for done when its answer begins.
+            let code = answer.as_ref().map(|answer| answer.headers().get("grpc-status"));
+            span.answered(match code {
+                Ok(code) => code.map_or(Code::Ok, |code| Code::from_bytes(code.as_bytes())),
+                Err(_) => Code::Unavailable,
+            });
+            answer
+        })
     }
 }
 

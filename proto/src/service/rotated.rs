@@ -52,6 +52,12 @@ pub(crate) struct Content {
 }
 
 impl Content {
+    /// A file as it is now.
+    pub(crate) fn read(path: &Path) -> Option<Self> {
+        let (mut contents, _) = read(&[path.to_owned()]).ok()?;
+        contents.pop()
+    }
+
     /// Its text.
     pub(crate) fn text(&self) -> Result<&str, FileError> {
         std::str::from_utf8(&self.bytes).map_err(|_| FileError::content(&self.path, "it is not UTF-8: write it anew"))

@@ -16,6 +16,7 @@ use tonic::transport::Server;
 
 use super::access::{Access, IdentifyLayer};
 use super::access_log::AccessLog;
+use super::calls::Calls;
 use super::explained::ExplainLayer;
 use super::readiness::Readiness;
 use super::tls::Connections;
@@ -63,7 +64,8 @@ pub async fn routes(services: &[&str]) -> Result<(RoutesBuilder, Readiness), ton
     Ok((builder, readiness))
 }
 
-/// Serves those who have access until `shutdown`, and then for at most `grace` more: connections that are idle or stuck do not hold it up.
+/// Serves those who have access, and counts their calls, until `shutdown`, and then for at most `grace` more: connections
+/// that are idle or stuck do not hold it up.
 ///
 /// # Errors
 /// A transport that cannot serve.
@@ -71,6 +73,7 @@ pub async fn serve(
     listener: TcpListener,
     routes: Routes,
     access: Access,
+    calls: Calls,
     shutdown: impl Future<Output = ()>,
     grace: Duration,
 ) -> Result<(), tonic::transport::Error> {
@@ -80,6 +83,7 @@ pub async fn serve(
     }
     let connections = Connections::new(Incoming::new(listener), access.tls());
     let server = server()
+        .layer(calls)
         .layer(AccessLog)
         .layer(ExplainLayer)
         .layer(IdentifyLayer::new(access))

@@ -19,6 +19,7 @@ use tokio_rustls::rustls::server::WebPkiClientVerifier;
 use tokio_rustls::rustls::{RootCertStore, ServerConfig};
 use tokio_rustls::server::TlsStream;
 use tokio_stream::Stream;
+use x509_parser::certificate::X509Certificate;
 use x509_parser::extensions::GeneralName;
 
 use super::callers::certificate_name;
@@ -41,17 +42,32 @@ pub(crate) struct TlsFiles {
     pub(crate) client_ca: Option<PathBuf>,
 }
 
+/// What the files are now.
+#[derive(Debug)]
+struct Current {
+    config: Arc<ServerConfig>,
+    not_after: Option<SystemTime>,
+}
+
 /// How a server shakes hands.
 #[derive(Debug)]
 pub(crate) struct Tls {
-    config: Rotated<Arc<ServerConfig>>,
+    current: Rotated<Current>,
 }
 
 impl Tls {
     /// Reads the files; from now on they are followed.
     pub(crate) fn open(files: TlsFiles) -> Result<Self, FileError> {
         let paths = [files.cert, files.key].into_iter().chain(files.client_ca).collect();
-        Ok(Self { config: Rotated::open("certificate", paths, server_config)? })
+        let current = |contents: &[Content]| {
+            Ok(Current { config: server_config(contents)?, not_after: contents.first().and_then(not_after) })
+        };
+        Ok(Self { current: Rotated::open("certificate", paths, current)? })
+    }
+
+    /// Until when the server's own certificate is good.
+    pub(super) fn not_after(&self) -> Option<SystemTime> {
+        self.current.current().not_after
     }
 }
 
@@ -94,6 +110,17 @@ fn certificates(content: &Content) -> Result<Vec<CertificateDer<'static>>, FileE
     Ok(read)
 }
 
+/// Until when the first certificate of a file is good.
+pub(super) fn not_after(content: &Content) -> Option<SystemTime> {
+    let first = certificates(content).ok()?.into_iter().next()?;
+    Some(end(&x509_parser::parse_x509_certificate(&first).ok()?.1))
+}
+
+fn end(certificate: &X509Certificate<'_>) -> SystemTime {
+    let seconds = u64::try_from(certificate.validity().not_after.timestamp()).unwrap_or_default();
+    SystemTime::UNIX_EPOCH + Duration::from_secs(seconds)
+}
+
 /// What a client's certificate says of it. That its CA is trusted was checked in the handshake.
 #[derive(Clone, Debug)]
 pub(crate) struct Peer {
@@ -122,8 +149,7 @@ impl Peer {
             });
             names.collect()
         });
-        let seconds = u64::try_from(certificate.validity().not_after.timestamp()).unwrap_or_default();
-        Some(Self { names: names.into(), not_after: SystemTime::UNIX_EPOCH + Duration::from_secs(seconds) })
+        Some(Self { names: names.into(), not_after: end(&certificate) })
     }
 }
 
@@ -165,7 +191,7 @@ impl<I: Stream<Item = io::Result<TcpStream>> + Unpin> Stream for Connections<I> 
                 tracing::warn!(most = MAX_HANDSHAKES, "a connection is closed: too many are shaking hands");
                 continue;
             }
-            let acceptor = TlsAcceptor::from(Arc::clone(&*tls.config.current()));
+            let acceptor = TlsAcceptor::from(Arc::clone(&tls.current.current().config));
             self.handshakes.spawn(shake(acceptor, stream));
         }
     }

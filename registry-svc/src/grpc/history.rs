@@ -40,6 +40,7 @@ impl pb::history_service_server::HistoryService for Service {
         let identity = caller.require(&[Role::Executor])?;
         let (batch, rejected) = request::batch(identity, request.into_inner())?;
         let appended = self.store.append(&batch).await.map_err(|error| append_failed(error, &batch.journal_id))?;
+        self.store.tally().rejected(rejected.len());
         let (executor, journal, end) = (&batch.executor, &batch.journal_id, batch.end);
         for pb::RejectedRecord { run_id, reason } in &rejected {
             tracing::warn!(caller = identity, executor, run_id, reason, "a record of a run can never be stored");

@@ -43,7 +43,7 @@ pub fn scan_skills_with(look: &Look, root: &Root, previous: Option<&SkillScan>) 
             if let Some(cloud_dir) = cloud_dir.filter(|_| scan.root.state == RootState::Missing) {
                 cloud::Listed::default().complete(cloud_dir, &mut scan.candidates);
             }
-            return scan;
+            return *scan;
         }
     };
     let (canonical, beneath): (Arc<Path>, _) = match Beneath::of(&canonical) {
@@ -90,7 +90,7 @@ pub fn scan_skills_with(look: &Look, root: &Root, previous: Option<&SkillScan>) 
 pub fn scan_agents(root: &Root, previous: Option<&AgentScan>) -> AgentScan {
     let canonical = match open_root(root) {
         Ok(canonical) => canonical,
-        Err(scan) => return scan,
+        Err(scan) => return *scan,
     };
     let mut paths: Vec<PathBuf> = match std::fs::read_dir(&root.path) {
         Ok(entries) => entries.filter_map(|entry| entry.ok().map(|entry| entry.path())).collect(),
@@ -116,17 +116,19 @@ pub fn scan_agents(root: &Root, previous: Option<&AgentScan>) -> AgentScan {
 }
 
 /// The root's canonical path, or a scan that says why there is nothing to look at.
-fn open_root<T>(root: &Root) -> Result<PathBuf, Scan<T>> {
+fn open_root<T>(root: &Root) -> Result<PathBuf, Box<Scan<T>>> {
     if matches!(root.state, RootState::NotAbsolute | RootState::NotEntitled) {
-        return Err(Scan::new(root.clone(), Vec::new()));
+        return Err(Box::new(Scan::new(root.clone(), Vec::new())));
     }
     let opened = std::fs::canonicalize(&root.path).and_then(|path| {
         std::fs::read_dir(&path)?;
         Ok(path)
     });
-    opened.map_err(|error| match error.kind() {
-        io::ErrorKind::NotFound => Scan::new(Root { state: RootState::Missing, ..root.clone() }, Vec::new()),
-        _ => unreadable_root(root, &error),
+    opened.map_err(|error| {
+        Box::new(match error.kind() {
+            io::ErrorKind::NotFound => Scan::new(Root { state: RootState::Missing, ..root.clone() }, Vec::new()),
+            _ => unreadable_root(root, &error),
+        })
     })
 }
 

@@ -14,6 +14,7 @@ use super::approval::{
 };
 use super::error::StoreError;
 use super::row;
+use super::tally::Event;
 
 /// Arguments of more than that are read for one approval at a time.
 pub const SHORT_ARGS: i64 = 4 << 10;
@@ -159,6 +160,7 @@ impl Store {
         };
         insert(&mut tx, &approval, key).await?;
         self.commit(tx).await?;
+        self.tally().count(Event::Requested, 1);
         Ok(approval)
     }
 
@@ -197,6 +199,7 @@ impl Store {
         .map_err(StoreError::from)?;
         update(&mut tx, &approval).await?;
         self.commit(tx).await?;
+        self.tally().count(if approve { Event::SignedFor } else { Event::SignedAgainst }, 1);
         Ok(approval)
     }
 
@@ -213,6 +216,7 @@ impl Store {
             approval.changed = changed;
             update(&mut tx, &approval).await?;
             self.commit(tx).await?;
+            self.tally().count(Event::Consumed, 1);
         }
         Ok(approval)
     }
@@ -285,7 +289,7 @@ impl Store {
             return Ok(());
         }
         let (mut tx, changed) = self.change().await?;
-        sqlx::query(
+        let expired = sqlx::query(
             "UPDATE approvals SET state = 'expired', args_json = NULL, changed = $1 \
              WHERE state IN ('pending', 'approved') AND expires_at <= $2",
         )
@@ -293,7 +297,9 @@ impl Store {
         .bind(now)
         .execute(&mut *tx)
         .await?;
-        self.commit(tx).await
+        self.commit(tx).await?;
+        self.tally().count(Event::Expired, expired.rows_affected());
+        Ok(())
     }
 
     /// The number of the last change.

@@ -98,7 +98,9 @@ impl Store {
             new += insert(&mut tx, batch, records).await?;
         }
         tx.commit().await?;
-        Ok(Appended { new, known: batch.records.len() - new })
+        let known = batch.records.len() - new;
+        self.tally().stored(new, known);
+        Ok(Appended { new, known })
     }
 }
 

@@ -8,6 +8,7 @@ pub mod error;
 pub mod history;
 mod retention;
 mod row;
+pub mod tally;
 
 use std::fs::File;
 use std::sync::Arc;
@@ -42,6 +43,7 @@ struct Inner {
     clock: watch::Receiver<Option<i64>>,
     changed: Arc<Notify>,
     is_local: bool,
+    tally: tally::Tally,
     _lock: Option<File>,
 }
 
@@ -62,7 +64,8 @@ pub async fn start(database: &Database) -> Result<(Store, Keeper), StoreError> {
     let opened = database::open(database)?;
     let (publish, clock) = watch::channel(None);
     let changed = Arc::new(Notify::new());
-    let inner = Inner { pool: opened.pool, clock, changed, is_local: opened.is_local, _lock: opened.lock };
+    let (is_local, tally) = (opened.is_local, tally::Tally::default());
+    let inner = Inner { pool: opened.pool, clock, changed, is_local, tally, _lock: opened.lock };
     let store = Store { inner: Arc::new(inner) };
     if opened.is_local {
         store.ready(&publish).await?;
@@ -108,14 +111,15 @@ impl Keeper {
     /// Says what has changed, writes down what has expired, and deletes what is old, for ever.
     pub async fn run(self) {
         let mut failing = false;
-        let mut forgotten = None;
+        let (mut forgotten, mut counted) = (None, false);
         loop {
             let known = *self.publish.borrow();
             let result = match known {
                 None => self.store.ready(&self.publish).await,
-                Some(_) => self.look(&mut forgotten).await,
+                Some(_) => self.look(&mut forgotten, &mut counted).await,
             };
             let pause = if result.is_ok() { TICK } else { RETRY };
+            self.store.tally().answers(result.is_ok());
             match result {
                 Ok(()) if failing => tracing::info!("the database is there again"),
                 Err(error) if !failing => {
@@ -129,7 +133,7 @@ impl Keeper {
         }
     }
 
-    async fn look(&self, forgotten: &mut Option<Instant>) -> Result<(), StoreError> {
+    async fn look(&self, forgotten: &mut Option<Instant>, counted: &mut bool) -> Result<(), StoreError> {
         self.store.expire().await?;
         if forgotten.is_none_or(|at| at.elapsed() >= FORGET_EVERY) {
             let deleted = self.store.forget(self.keep).await?;
@@ -140,7 +144,11 @@ impl Keeper {
             *forgotten = (deleted < retention::BATCH).then(Instant::now);
         }
         let clock = self.store.clock().await?;
-        if self.publish.send_if_modified(|known| known.replace(clock) != Some(clock)) && self.store.inner.is_local {
+        let is_new = self.publish.send_if_modified(|known| known.replace(clock) != Some(clock));
+        if is_new || !std::mem::replace(counted, true) {
+            self.store.count_open().await?;
+        }
+        if is_new && self.store.inner.is_local {
             // SQLite keeps old pages in its log until then, and with them arguments that were cleared. Where somebody
             // reads just now, the next change does it.
             sqlx::query("PRAGMA wal_checkpoint(TRUNCATE)").fetch_optional(&self.store.inner.pool).await?;

@@ -4,11 +4,13 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::SystemTime;
 
-use redb::{Builder, ReadableDatabase as _, ReadableTable as _};
+use redb::{Builder, ReadableDatabase as _, ReadableTable as _, ReadableTableMetadata as _};
 
 use super::raw::{entry_from_bytes, from_ns};
 use super::record::{Entry, RunRecord};
-use super::tables::{FACTS, FORGOTTEN_UNTIL, FORMAT, ID, LAST_RECORD, RECORDS, RUNS, SHIPPED, Tables, read_records};
+use super::tables::{
+    FACTS, FORGOTTEN_UNTIL, FORMAT, ID, LAST_RECORD, RECORD_BYTES, RECORDS, RUNS, SHIPPED, Tables, read_records,
+};
 use super::{Bounds, JournalError};
 use crate::run::id::RunId;
 
@@ -57,6 +59,15 @@ pub(super) struct Written {
     pub(super) last_record: u64,
     /// Records that were dropped before they were shipped.
     pub(super) dropped: u64,
+    /// What waits to be shipped now.
+    pub(super) waiting: Waiting,
+}
+
+/// Records that are not shipped.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Waiting {
+    pub(super) records: u64,
+    pub(super) bytes: u64,
 }
 
 /// Makes an empty one.
@@ -174,6 +185,15 @@ impl Database {
         read().map_err(|error| self.broken(error))
     }
 
+    pub(super) fn waiting(&self) -> Result<Waiting, JournalError> {
+        let read = || -> Result<Waiting, Fault> {
+            let read = self.database.begin_read()?;
+            let bytes = read.open_table(FACTS)?.get(RECORD_BYTES)?.map_or(0, |value| value.value());
+            Ok(Waiting { records: read.open_table(RECORDS)?.len()?, bytes })
+        };
+        read().map_err(|error| self.broken(error))
+    }
+
     pub(super) fn find(&self, id: &RunId) -> Result<Option<Entry>, JournalError> {
         let read = || -> Result<Option<Entry>, Fault> {
             let read = self.database.begin_read()?;
@@ -204,8 +224,9 @@ impl Database {
                 let mut tables = Tables::open(&transaction)?;
                 let answers = writes.iter().map(|write| tables.apply(write)).collect::<Result<Vec<_>, _>>()?;
                 let forgotten = tables.bound(self.bounds, self.forgotten_until.load(Ordering::Relaxed))?;
+                let waiting = tables.waiting()?;
                 let (gone, last_record, dropped) = (tables.gone, tables.last_record, tables.dropped);
-                (Written { answers, gone, last_record, dropped }, forgotten)
+                (Written { answers, gone, last_record, dropped, waiting }, forgotten)
             };
             // Before the commit: a run that is forgotten after all is one that is asked about too much.
             self.forgotten_until.store(forgotten, Ordering::Relaxed);

@@ -4,7 +4,7 @@ use std::time::SystemTime;
 
 use redb::{ReadableTable as _, ReadableTableMetadata as _, TableDefinition, WriteTransaction};
 
-use super::database::{Fault, Write};
+use super::database::{Fault, Waiting, Write};
 use super::raw::{entry_from_bytes, entry_to_bytes, record_from_bytes, record_to_bytes, to_ns};
 use super::record::{Entry, RunRecord};
 use super::{Bounds, JournalError};
@@ -35,7 +35,7 @@ pub(super) const FORGOTTEN_UNTIL: &str = "forgotten_until";
 pub(super) const LAST_RECORD: &str = "last_record";
 pub(super) const SHIPPED: &str = "shipped";
 /// What the records take.
-const RECORD_BYTES: &str = "record_bytes";
+pub(super) const RECORD_BYTES: &str = "record_bytes";
 /// Most things that one write looks at to forget some.
 const MAX_FORGET: usize = 512;
 
@@ -145,6 +145,11 @@ impl<'a> Tables<'a> {
         self.facts.insert(LAST_RECORD, self.last_record)?;
         self.facts.insert(RECORD_BYTES, self.record_bytes)?;
         Ok(forgotten_until)
+    }
+
+    /// What is not shipped.
+    pub(super) fn waiting(&self) -> Result<Waiting, Fault> {
+        Ok(Waiting { records: self.records.len()?, bytes: self.record_bytes })
     }
 
     fn entry(&self, id: &str) -> Result<Option<Entry>, Fault> {
