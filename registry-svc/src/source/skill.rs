@@ -14,7 +14,7 @@ use super::manifest::Manifest;
 use super::memory::Remembered;
 use super::package::{self, Digests, Item, Rules};
 use super::playbook::{self, Identity, Sheet};
-use super::text::{MAX_SKILL_JSON_BYTES, MAX_TEXT_BYTES};
+use super::text::{MAX_PLAYBOOK_BYTES, MAX_SKILL_JSON_BYTES};
 use super::{Candidate, FoundSkill, Look, Package, SourceFile, Stage, Tier, codes, entry, manifest};
 
 /// Where a manifest was found.
@@ -78,7 +78,7 @@ fn read_once(place: &Place<'_>, path: &Path, known: Option<(&Candidate<FoundSkil
     };
     let (rules, most) = match place.source {
         Source::External => (Rules::Subprocess, MAX_SKILL_JSON_BYTES),
-        _ => (Rules::Playbook, MAX_TEXT_BYTES),
+        _ => (Rules::Playbook, MAX_PLAYBOOK_BYTES),
     };
     let items = package::list(&opened.directory, rules, &mut findings);
     let mut now = Remembered::new(place.canonical, &opened.directory, identity.clone(), items, findings.clone());
