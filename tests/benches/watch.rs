@@ -4,7 +4,7 @@
 //!
 //! `cargo bench -p skillyard-tests --bench watch -- [--rounds N] [--skills 1000,10000] [--watchers 200]`
 
-#![expect(clippy::unwrap_used, clippy::expect_used, reason = "a benchmark fails by panicking")]
+#![expect(clippy::unwrap_used, reason = "a benchmark fails by panicking")]
 #![expect(clippy::print_stdout, reason = "it prints what it measured")]
 
 use std::path::PathBuf;

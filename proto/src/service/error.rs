@@ -53,6 +53,8 @@ pub enum Reason {
     NotLoadable,
     /// No such file of a playbook, for a model.
     UnknownResource,
+    /// The answer would be larger than clients take.
+    AnswerTooLarge,
     /// The digest is not the expected one.
     DigestMismatch,
     /// The `run_id` belongs to another request.
@@ -113,6 +115,7 @@ impl Reason {
             Self::NotRunnable => (Code::FailedPrecondition, "NOT_RUNNABLE"),
             Self::NotLoadable => (Code::FailedPrecondition, "NOT_LOADABLE"),
             Self::UnknownResource => (Code::NotFound, "UNKNOWN_RESOURCE"),
+            Self::AnswerTooLarge => (Code::FailedPrecondition, "ANSWER_TOO_LARGE"),
             Self::DigestMismatch => (Code::FailedPrecondition, "DIGEST_MISMATCH"),
             Self::RunIdReused => (Code::AlreadyExists, "RUN_ID_REUSED"),
             Self::ResultExpired => (Code::FailedPrecondition, "RESULT_EXPIRED"),

@@ -3,11 +3,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use prost::Message;
 use skillyard::pb::registry::v1 as pb;
 use skillyard::pb::registry::v1::read_skill_resource_response::Data as PbData;
 use skillyard::service::access_log;
 use skillyard::service::caller::Caller;
 use skillyard::service::error::{Reason, Refusal};
+use skillyard::service::page;
 use skillyard::skill::Kind;
 use skillyard::{Digest, PackageFile};
 use tokio::sync::Semaphore;
@@ -90,7 +92,10 @@ impl Reading {
         let catalog = self.catalogs.current().map_err(unavailable)?;
         let view = catalog.view(&agent, self.default_agent.as_deref()).map_err(unknown_agent)?;
         let tools_json = tools::tools(&catalog, view, format).map_err(|error| internal(&error))?;
-        Ok(Response::new(pb::ListToolsResponse { tools_json, catalog_version: catalog.version().to_string() }))
+        let answer = pb::ListToolsResponse { tools_json, catalog_version: catalog.version().to_string() };
+        let what = "the definitions of all tools that the agent may call have";
+        fits(&answer, what, "name in the `skills` of its file those that it needs")?;
+        Ok(Response::new(answer))
     }
 
     pub(super) async fn load(
@@ -103,13 +108,16 @@ impl Reading {
         let reading = Arc::clone(&found);
         let body = self.on_a_thread(move || resource::body(&reading)).await?;
         let body = body.map_err(|changed| self.changed(&found, &changed))?;
-        Ok(Response::new(pb::LoadSkillResponse {
+        let answer = pb::LoadSkillResponse {
             text: load_text::wrapped(found.skill.name.as_str(), &body),
             body,
             resources: resource::resources(&found).map(resource_to_wire).collect(),
             digest: found.skill.digest.to_string(),
             catalog_version: catalog.version().to_string(),
-        }))
+        };
+        let what = format!("the text of skill {name:?} and the list of its files have");
+        fits(&answer, &what, "make of it several skills, or give its files shorter paths")?;
+        Ok(Response::new(answer))
     }
 
     pub(super) async fn resource(
@@ -219,6 +227,16 @@ fn entry<'a>(catalog: &'a Catalog, found: &'a FoundSkill) -> Option<Entry<'a>> {
 
 fn resource_to_wire(file: &PackageFile) -> pb::Resource {
     pb::Resource { relpath: file.path.to_string(), size: file.size, sha256: file.sha256.to_string() }
+}
+
+/// Whether clients take the answer, which 4 MiB they do if nobody told them otherwise: half of a text is of no use.
+fn fits(answer: &impl Message, what: &str, instead: &str) -> Result<(), Refusal> {
+    let bytes = answer.encoded_len();
+    if bytes <= page::MAX_BYTES {
+        return Ok(());
+    }
+    let message = format!("{what} {bytes} bytes, and an answer has {} at most: {instead}", page::MAX_BYTES);
+    Err(Refusal::new(Reason::AnswerTooLarge, message).with("bytes", bytes.to_string()))
 }
 
 fn invalid(field: &str, what: String) -> Refusal {

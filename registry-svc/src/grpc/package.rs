@@ -56,7 +56,7 @@ impl Service {
         let (sender, receiver) = mpsc::channel(AHEAD);
         let states = self.states.subscribe();
         let pb::WatchCatalogRequest { catalog_version, digests } = request.into_inner();
-        let known = Known { version: catalog_version, digests };
+        let known = Known { version: catalog_version, digests: Arc::new(digests) };
         let watching = async move {
             tokio::select! {
                 // An error means that the client has gone.

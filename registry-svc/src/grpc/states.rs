@@ -122,7 +122,7 @@ impl State {
         if !known.digests.is_empty() {
             // It is nobody else's.
             drop(kept);
-            let (state, digests) = (Arc::clone(self), known.digests.clone());
+            let (state, digests) = (Arc::clone(self), Arc::clone(&known.digests));
             return blocking(move || state.beyond(&digests)).await;
         }
         if let Some(whole) = kept.whole.upgrade() {
@@ -333,7 +333,7 @@ mod tests {
     fn known(version: &str, digests: &[(&str, &str)]) -> Known {
         let digests =
             digests.iter().map(|(name, content)| ((*name).to_owned(), Digest::of(content.as_bytes()).to_string()));
-        Known { version: version.into(), digests: digests.collect() }
+        Known { version: version.into(), digests: Arc::new(digests.collect()) }
     }
 
     #[tokio::test]

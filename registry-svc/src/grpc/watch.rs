@@ -40,7 +40,7 @@ pub(super) struct Known {
     /// Empty for nothing.
     pub(super) version: String,
     /// Digests by skill name, as far as it said.
-    pub(super) digests: HashMap<String, String>,
+    pub(super) digests: Arc<HashMap<String, String>>,
 }
 
 /// A `WatchCatalogResponse`, encoded.
@@ -73,7 +73,7 @@ pub(super) async fn watch(
                         Refusal::new(Reason::Internal, "the catalog could not be encoded: the registry's log says why");
                     return send(sender, Err(refusal.into())).await;
                 };
-                known = Known { version: state.version().to_owned(), digests: HashMap::new() };
+                known = Known { version: state.version().to_owned(), digests: Arc::default() };
                 // A slow client holds no catalog.
                 drop(state);
                 for message in messages.iter() {
@@ -83,7 +83,7 @@ pub(super) async fn watch(
             } else if heartbeat_at.is_none_or(|at| at <= Instant::now()) {
                 let word = pb::WatchCatalogResponse { catalog_version: known.version.clone(), ..Default::default() };
                 send(sender, Ok(Encoded(word.encode_to_vec().into()))).await?;
-                known.digests.clear();
+                known.digests = Arc::default();
                 heartbeat_at = Some(Instant::now() + HEARTBEAT);
             }
         }
@@ -201,7 +201,7 @@ mod tests {
     }
 
     fn known(version: &str) -> Known {
-        Known { version: version.into(), digests: HashMap::new() }
+        Known { version: version.into(), digests: Arc::default() }
     }
 
     #[tokio::test]

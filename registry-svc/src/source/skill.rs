@@ -14,7 +14,7 @@ use super::manifest::Manifest;
 use super::memory::{self, Remembered, Sight};
 use super::package::{self, Item, Rules};
 use super::playbook::{self, Identity, Sheet};
-use super::text::{MAX_SKILL_JSON_BYTES, MAX_TEXT_BYTES};
+use super::text::{MAX_PLAYBOOK_BYTES, MAX_SKILL_JSON_BYTES};
 use super::tree::Dir;
 use super::{Candidate, FoundSkill, Look, Package, SourceFile, Stage, Tier, codes, entry, manifest, walk};
 
@@ -89,7 +89,7 @@ fn read_once(
     };
     let (rules, most) = match place.source {
         Source::External => (Rules::Subprocess, MAX_SKILL_JSON_BYTES),
-        _ => (Rules::Playbook, MAX_TEXT_BYTES),
+        _ => (Rules::Playbook, MAX_PLAYBOOK_BYTES),
     };
     let at = memory::Place {
         root: Arc::clone(place.canonical),

@@ -10,8 +10,10 @@ use super::beneath::{Beneath, fill};
 use super::findings::Fault;
 use super::{Stage, codes};
 
-/// Most bytes of a `SKILL.md`, an agent's file, or the list of a mirror.
+/// Most bytes of an agent's file, or the list of a mirror.
 pub(crate) const MAX_TEXT_BYTES: u64 = 4 << 20;
+/// Most bytes of a `SKILL.md`. A model loads all of it, and its text comes twice in one message.
+pub(crate) const MAX_PLAYBOOK_BYTES: u64 = 1 << 20;
 /// Most bytes of a `skill.json`. All of it goes into one message, where numbers take six times the room, and peers accept
 /// messages of 4 MiB.
 pub(crate) const MAX_SKILL_JSON_BYTES: u64 = 512 << 10;

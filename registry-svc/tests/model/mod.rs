@@ -42,6 +42,35 @@ fn names(tools: &serde_json::Value) -> Vec<&str> {
     tools.as_array().unwrap().iter().map(|tool| tool["name"].as_str().unwrap()).collect()
 }
 
+/// What a client takes that nobody told otherwise is what an answer has.
+#[tokio::test]
+async fn an_answer_that_clients_do_not_take_is_refused_with_a_reason() {
+    let world = World::new();
+    let schema = format!(r#","schema":{{"type":"object","description":"{}"}}"#, "d".repeat(500_000));
+    for i in 0..7 {
+        world.skill(&format!("large_{i}"), &schema);
+    }
+    // As large as a playbook may be, but for what is not its body.
+    let body = "x".repeat((1 << 20) - 100);
+    world.write("playbooks/large/SKILL.md", format!("---\nname: large\ndescription: d\n---\n{body}\n"));
+    let over = "x".repeat(1 << 20);
+    world.write("playbooks/over/SKILL.md", format!("---\nname: over\ndescription: d\n---\n{over}\n"));
+    world.playbook("many");
+    for i in 0..4000 {
+        world.write(&format!("playbooks/many/{}/{i}.md", vec!["p".repeat(240); 4].join("/")), "");
+    }
+    world.agent("few", "skills: [large_0, large_1]");
+    let registry = world.serve(&[]).await;
+    let too_large = refusal(Code::FailedPrecondition, "ANSWER_TOO_LARGE");
+    let refused_tools = tools(&registry, "", 0).await;
+    assert!(refused_tools.as_ref().unwrap_err().message().contains("`skills`"), "{refused_tools:?}");
+    assert_eq!(refused(refused_tools), too_large);
+    assert_eq!(names(&tools(&registry, "few", 0).await.unwrap())[..2], ["large_0", "large_1"]);
+    assert_eq!(load(&registry, "large", "").await.unwrap().body.trim_end(), body);
+    assert_eq!(refused(load(&registry, "many", "").await), too_large);
+    assert_eq!(refused(load(&registry, "over", "").await), refusal(Code::NotFound, "UNKNOWN_SKILL"));
+}
+
 #[tokio::test]
 async fn one_filter_for_all_that_a_model_reads() {
     let world = World::new();

@@ -27,12 +27,14 @@ pub(crate) async fn measure(options: &Options, rows: &mut Rows) {
             while watching < watchers {
                 let mut client = registry.packages().await.max_decoding_message_size(16 << 20);
                 let mut stream = client.watch_catalog(WatchCatalogRequest::default()).await.unwrap().into_inner();
-                next(&mut stream).await;
+                next(&mut stream).await.unwrap();
                 let told = told.clone();
                 tokio::spawn(async move {
-                    loop {
-                        let changed = next(&mut stream).await;
-                        told.send((Instant::now(), changed)).unwrap();
+                    // Until the registry ends, or nobody listens.
+                    while let Some(changed) = next(&mut stream).await {
+                        if told.send((Instant::now(), changed)).is_err() {
+                            return;
+                        }
                     }
                 });
                 watching += 1;
@@ -78,15 +80,15 @@ pub(crate) async fn measure(options: &Options, rows: &mut Rows) {
     }
 }
 
-/// The next state or change, whole: how many skills it tells of.
-async fn next(stream: &mut Streaming<WatchCatalogResponse>) -> usize {
+/// The next state or change, whole: how many skills it tells of. `None` when the registry has ended.
+async fn next(stream: &mut Streaming<WatchCatalogResponse>) -> Option<usize> {
     let mut told = 0;
     loop {
-        let message = stream.message().await.unwrap().expect("the stream goes on");
+        let message = stream.message().await.ok().flatten()?;
         told += message.changed.len() + message.removed.len();
         // Word that nothing has changed is no news.
         if !message.more && (message.agents.is_some() || told > 0) {
-            return told;
+            return Some(told);
         }
     }
 }
