@@ -4,8 +4,11 @@
 use std::process::Stdio;
 use std::time::Duration;
 
+use skillyard::pb::executor::v1::GetStatusRequest;
 use skillyard_tests::run::succeeded;
-use skillyard_tests::{Skill, World, binaries, process};
+use skillyard_tests::{AgentFile, Live, Refused, Skill, World, binaries, call, process};
+
+use crate::approvals::{AGENT, signed};
 
 /// One thing a line: what must fail, and does it quietly.
 fn attack(world: &str) -> String {
@@ -89,6 +92,71 @@ async fn they_are_contained_as_another_user() {
     // Who runs them must get at the packages.
     std::fs::set_permissions(builder.path(""), std::os::unix::fs::PermissionsExt::from_mode(0o711)).unwrap();
     contained(builder).await;
+}
+
+/// A writing skill of the executor's own user takes rights away from what is in the store, and tries to write it. What it
+/// cannot do is change what others run; where it could make it unusable, that is found, and it is fetched again.
+async fn the_store_stays_as_it_is(builder: skillyard_tests::world::Builder, run_as: bool) {
+    let builder = builder.known_callers().agent(&AgentFile::new(AGENT).mode(AGENT));
+    let store = builder.path("state/store");
+    let vandal = format!(
+        "for f in $(find {0} -type f); do chmod 777 $f; chmod 777 $(dirname $f); echo evil >>$f; cp /bin/true $f; rm -f $f; \
+         mv $f $f.old; ln -sf /bin/true $f; truncate -s 0 $f; done 2>/dev/null; chmod -R 000 {0}; echo '{{}}'",
+        store.display()
+    );
+    let vandal = Skill::sh("vandal", &vandal).set("class", "mutating").set("env_allow", vec!["PATH"]);
+    let builder = builder.skill(vandal).skill(Skill::sh("works", "echo '{\"works\":1}'"));
+    let mut world = builder.start().await;
+    let status = world.executor_as("operator").get_status(GetStatusRequest {}).await.unwrap().into_inner();
+    if !status.isolation.iter().any(|name| name == "files") {
+        return eprintln!("not tried: only {:?} is to be had here", status.isolation);
+    }
+    let works = async |world: &mut World| {
+        let live = Live::open(world.executor_as("orchestrator"), call("works").agent(AGENT)).await;
+        match live {
+            Ok(live) => live.end().await,
+            Err(status) => Err(status),
+        }
+    };
+    let before = works(&mut world).await.unwrap();
+    for round in 0..2 {
+        let approval = signed(&mut world, AGENT, "vandal", "{}", &["ann"]).await;
+        let vandal = call("vandal").agent(AGENT).args("{}").approval(&approval).run_id(&format!("vandal-{round}"));
+        // What it did to its own package, the last time, is mended too.
+        let ran = skillyard_tests::within(skillyard_tests::PATIENCE, "it runs", async || {
+            let live = Live::open(world.executor_as("orchestrator"), vandal.clone()).await.ok()?;
+            live.end().await.ok()
+        });
+        assert_eq!(ran.await.0.result, "{}\n");
+        let mut refusals = Vec::new();
+        let after = skillyard_tests::within(skillyard_tests::PATIENCE, "it works again", async || {
+            match works(&mut world).await {
+                Ok(run) => Some(run),
+                Err(status) => {
+                    refusals.push(Refused::of(&status).reason);
+                    None
+                }
+            }
+        });
+        let after = after.await.0;
+        assert_eq!((after.ended(), &after.accepted.digest), (before.ended(), &before.accepted.digest));
+        assert!(
+            refusals.iter().all(|reason| reason == "PACKAGE_CHANGED" || reason == "PACKAGE_NOT_MIRRORED"),
+            "{refusals:?}"
+        );
+        assert!(!run_as || refusals.is_empty(), "another user cannot even do that: {refusals:?}");
+    }
+}
+
+#[tokio::test]
+async fn the_store_stays_as_it_is_whoever_runs_skills() {
+    the_store_stays_as_it_is(World::builder(), false).await;
+    if !rustix::process::geteuid().is_root() {
+        return eprintln!("not tried as others: this is not root");
+    }
+    let builder = World::builder().flag("--run-as", "65534:65534");
+    std::fs::set_permissions(builder.path(""), std::os::unix::fs::PermissionsExt::from_mode(0o711)).unwrap();
+    the_store_stays_as_it_is(builder, true).await;
 }
 
 #[tokio::test]

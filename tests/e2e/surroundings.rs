@@ -185,13 +185,14 @@ async fn it_all_works_for_a_user_who_is_not_root() {
     let mode = |mode| std::fs::set_permissions(&closed, std::os::unix::fs::PermissionsExt::from_mode(mode)).unwrap();
     mode(0o000);
     let mut world = world.start().await;
-    mode(0o755);
     assert_eq!(world.run("tiny").await, succeeded(pack::TINY_RESULT));
     assert_eq!(world.run("leaves").await, succeeded("{}\n"));
     assert_eq!(world.run("stops").await.finished.reason, "SLOT_LOST");
     world.quiet(std::time::Duration::from_secs(1)).await;
     // Each has its one diagnostic, and the rest loads.
     let report = world.report().await;
+    // So that it can be removed; the registry sees it at once.
+    mode(0o755);
     let refused: Vec<_> = report.candidates.iter().filter(|candidate| !candidate.registered).collect();
     assert_eq!(refused.len(), 2, "{report:#?}");
     for candidate in refused {

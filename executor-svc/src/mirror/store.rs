@@ -117,8 +117,10 @@ impl Store {
     /// # Errors
     /// No directory can be made.
     pub(crate) fn writer(&self, digest: Digest) -> Result<Writer, PackageError> {
-        // Somebody may have removed the store: that is mended here, too.
-        fs::create_dir_all(&self.directory).map_err(|error| PackageError::io("create", &self.directory, error))?;
+        // Somebody may have removed the store, or closed it: that is mended here, too.
+        fs::create_dir_all(&self.directory)
+            .and_then(|()| fs::set_permissions(&self.directory, Permissions::from_mode(0o755)))
+            .map_err(|error| PackageError::io("create", &self.directory, error))?;
         Writer::new(self.temporary(), digest)
     }
 

@@ -114,6 +114,8 @@ impl Job {
             let message = format!("the run could not be given to a slot process: {error}; nothing was started");
             if error.is_for_want_of_room() {
                 Refusal::new(Reason::ExecutorFull, message).retry_after(RETRY_AFTER)
+            } else if error.may_pass() {
+                Refusal::new(Reason::NotReady, message).retry_after(RETRY_AFTER)
             } else {
                 Refusal::new(Reason::Internal, message)
             }
@@ -234,14 +236,25 @@ enum StartError {
 impl StartError {
     /// Whether the system has no descriptor, process or memory left, and may have one when another run has ended.
     fn is_for_want_of_room(&self) -> bool {
-        let errno = match self {
-            Self::Pipes(error) | Self::Slot(slot::SlotError::Spawn { source: error, .. }) => {
-                rustix::io::Errno::from_io_error(error)
-            }
-            Self::Slot(_) | Self::Scratch(_) => None,
-        };
         use rustix::io::Errno;
-        matches!(errno, Some(Errno::MFILE | Errno::NFILE | Errno::AGAIN | Errno::NOMEM))
+        matches!(self.errno(), Some(Errno::MFILE | Errno::NFILE | Errno::AGAIN | Errno::NOMEM))
+    }
+
+    /// Whether slots were killed from outside, or the disk is full: another executor can do it, and later this one.
+    fn may_pass(&self) -> bool {
+        use rustix::io::Errno;
+        matches!(self, Self::Slot(slot::SlotError::Gone(_)))
+            || matches!(self.errno(), Some(Errno::NOSPC | Errno::DQUOT))
+    }
+
+    fn errno(&self) -> Option<rustix::io::Errno> {
+        let (Self::Pipes(error)
+        | Self::Scratch(error)
+        | Self::Slot(slot::SlotError::Spawn { source: error, .. } | slot::SlotError::Scratch(error))) = self
+        else {
+            return None;
+        };
+        rustix::io::Errno::from_io_error(error)
     }
 }
 

@@ -18,7 +18,7 @@ use tokio::sync::{oneshot, watch};
 
 use self::counts::Counts;
 pub use self::counts::JournalFigures;
-use self::database::{Database, Write, Written};
+use self::database::{Database, NotWritten, Write, Written};
 use self::queue::{Queue, Queued, settle};
 pub use self::record::{Entry, RunRecord};
 use crate::run::call::Call;
@@ -83,7 +83,7 @@ pub enum JournalError {
         why: String,
     },
     /// The database refused to write, or to read what it wrote.
-    #[error("the journal {} cannot be used: {why}; it is opened again when the executor is started again", path.display())]
+    #[error("the journal {} cannot be used: {why}; give its disk room; it is tried again with every write", path.display())]
     Broken {
         /// The file.
         path: PathBuf,
@@ -317,13 +317,17 @@ fn write_all(database: &Database, ids: &Ids, queue: &Queue, counts: &Counts, tel
                 let told = waiting.into_iter().zip(answers);
                 told.for_each(|(done, answer)| drop(done.map(|done| done.send(answer))));
             }
-            Err(error) => {
-                let records = writes.iter().filter(|write| matches!(write, Write::End(_)));
-                let records = records.count() as u64;
-                counts.failed(records);
-                losses.not_written += records;
-                losses.why = Some(error.clone());
+            Err(NotWritten { error, may_pass }) => {
+                // Whoever waits is told. What was noted, and how runs ended, is written when that can be done.
                 waiting.into_iter().flatten().for_each(|done| drop(done.send(Err(error.clone()))));
+                let not_written = if may_pass {
+                    queue.put_back(writes.into_iter().filter(Write::can_wait).collect())
+                } else {
+                    writes.iter().filter(|write| matches!(write, Write::End(_))).count() as u64
+                };
+                counts.failed(not_written);
+                losses.not_written += not_written;
+                losses.why = Some(error);
             }
         }
         let no_room = queue.given_up();
@@ -351,13 +355,17 @@ impl Losses {
             return;
         }
         let error = self.why.take().map(|error| error.to_string());
-        tracing::error!(
-            error,
-            too_old_or_much,
-            no_room,
-            not_written,
-            "records of runs were dropped: the history lacks them"
-        );
+        if too_old_or_much + no_room + not_written == 0 {
+            tracing::error!(error, "the journal cannot be written: what runs note waits in memory");
+        } else {
+            tracing::error!(
+                error,
+                too_old_or_much,
+                no_room,
+                not_written,
+                "records of runs were dropped: the history lacks them"
+            );
+        }
         *self = Self { said: Some(Instant::now()), ..Self::default() };
     }
 }

@@ -133,7 +133,9 @@ impl Pool {
             options.isolation.files.as_ref().map(|files| files.state.join(STORE)),
         ));
         let (announced, state) = (Announced::default(), Mutex::default());
-        let mut shared = Shared { options, reaper, pool, announced, way, last_scratch: AtomicU64::new(0), state };
+        let modes = options.isolation.files.as_ref().map(modes).unwrap_or_default();
+        let mut shared =
+            Shared { options, reaper, pool, announced, way, modes, last_scratch: AtomicU64::new(0), state };
         let safe = shared.probe(Flavour::Safe)?;
         let others = [Flavour::Writing, Flavour::SelfConfined].into_iter();
         let any_self_confined = !shared.options.isolation.self_confined.is_empty();
@@ -214,6 +216,9 @@ pub(super) struct Shared {
     pool: u64,
     announced: Announced,
     way: Mutex<Way>,
+    /// What slots must get at, with the rights that it had at the start: a writing skill of the same user may have taken
+    /// them away.
+    modes: Vec<(PathBuf, Permissions)>,
     /// Slots have their directories one after the other: what the dead one before left behind is in its own.
     last_scratch: AtomicU64,
     state: Mutex<State>,
@@ -272,6 +277,7 @@ impl Shared {
     async fn fresh(&self, flavour: Flavour) -> Result<Worker, SlotError> {
         for _ in 0..2 {
             self.make_room();
+            self.modes.iter().for_each(|(path, mode)| restore(path, mode));
             let worker = self.start_worker(self.nature(flavour)?)?;
             let in_force = worker.ready(READY_WITHIN).await;
             if self.state().closed {
@@ -390,6 +396,26 @@ impl Shared {
 impl Drop for Shared {
     fn drop(&mut self) {
         self.close();
+    }
+}
+
+/// The directories of the state that slots go through, and their rights now.
+fn modes(files: &Files) -> Vec<(PathBuf, Permissions)> {
+    let paths = [files.state.clone(), files.state.join(STORE), files.state.join(SCRATCH)];
+    let with_mode = |path: PathBuf| fs::metadata(&path).map(|found| (path, found.permissions())).ok();
+    paths.into_iter().filter_map(with_mode).collect()
+}
+
+fn restore(path: &Path, mode: &Permissions) {
+    if fs::metadata(path).is_ok_and(|found| found.permissions() != *mode) {
+        match fs::set_permissions(path, mode.clone()) {
+            Ok(()) => {
+                tracing::warn!(path = %path.display(), "somebody changed the rights of a directory of the state: they are as before")
+            }
+            Err(error) => {
+                tracing::error!(%error, path = %path.display(), "the rights of a directory of the state were changed, and cannot be changed back")
+            }
+        }
     }
 }
 

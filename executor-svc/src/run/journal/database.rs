@@ -1,8 +1,10 @@
-//! The journal's file, open: what is read from it, and how writes get to the disk. Every call blocks.
+//! The journal's file, open: what is read from it, and how writes get to the disk. A disk that failed once, as a full one
+//! does, closes it; it is opened again with a later write. Every call blocks.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::SystemTime;
+use std::sync::{Mutex, PoisonError, RwLock};
+use std::time::{Duration, Instant, SystemTime};
 
 use redb::{Builder, ReadableDatabase as _, ReadableTable as _, ReadableTableMetadata as _};
 
@@ -16,6 +18,9 @@ use crate::run::id::RunId;
 
 /// Memory for pages.
 const CACHE_BYTES: usize = 4 << 20;
+
+/// How often it is opened again at the most while the disk fails.
+const REOPEN_EVERY: Duration = Duration::from_secs(1);
 
 /// A change of the journal.
 #[derive(Debug)]
@@ -38,11 +43,25 @@ pub(super) enum Write {
     Nothing,
 }
 
+impl Write {
+    /// Whether nobody's run depends on when it is written.
+    pub(super) fn can_wait(&self) -> bool {
+        match self {
+            Self::Note(_) | Self::Started(..) | Self::End(_) | Self::Forget(_) => true,
+            // Whoever asked for these does without, or asks again.
+            Self::Accept(_) | Self::Approved(_) | Self::Shipped(_) | Self::Nothing => false,
+        }
+    }
+}
+
 /// The file, open.
 #[derive(Debug)]
 pub(super) struct Database {
     path: PathBuf,
-    database: redb::Database,
+    /// `None` while it cannot be opened again.
+    database: RwLock<Option<redb::Database>>,
+    /// When it was opened again, or that was tried.
+    reopened: Mutex<Option<Instant>>,
     bounds: Bounds,
     id: String,
     forgotten_until: AtomicU64,
@@ -115,36 +134,10 @@ impl Database {
             }
             other => corrupt(other.to_string()),
         })?;
-        let mut this =
-            Self { path: path.clone(), database, bounds, id: String::new(), forgotten_until: AtomicU64::new(0) };
-        let lost = this.take_over().map_err(|error| corrupt(error.to_string()))?;
-        Ok((this, lost))
-    }
-
-    fn take_over(&mut self) -> Result<Vec<Entry>, Fault> {
-        let write = self.database.begin_write()?;
-        {
-            let facts = write.open_table(FACTS)?;
-            let fact = |name| Ok::<_, Fault>(facts.get(name)?.map(|value| value.value()));
-            let format = fact(FORMAT.0)?;
-            if format != Some(FORMAT.1) {
-                return Err(Fault::Format { found: format.unwrap_or_default(), expected: FORMAT.1 });
-            }
-            let id = (fact(ID[0])?, fact(ID[1])?);
-            let (Some(high), Some(low)) = id else { return Err(Fault::Record("it has no id".to_owned())) };
-            self.id = format!("{high:016x}{low:016x}");
-            self.forgotten_until.store(fact(FORGOTTEN_UNTIL)?.unwrap_or_default(), Ordering::Relaxed);
-        }
-        let lost = {
-            let mut tables = Tables::open(&write)?;
-            let lost = tables.close_the_open()?;
-            // Some is forgotten here; what is left is forgotten by the writes that follow.
-            let forgotten = tables.bound(self.bounds, self.forgotten_until.load(Ordering::Relaxed))?;
-            self.forgotten_until.store(forgotten, Ordering::Relaxed);
-            lost
-        };
-        write.commit()?;
-        Ok(lost)
+        let (id, forgotten_until, lost) = take_over(&database, bounds).map_err(|error| corrupt(error.to_string()))?;
+        let forgotten_until = AtomicU64::new(forgotten_until);
+        let (database, reopened) = (RwLock::new(Some(database)), Mutex::default());
+        Ok((Self { path, database, reopened, bounds, id, forgotten_until }, lost))
     }
 
     pub(super) fn path(&self) -> &Path {
@@ -167,40 +160,36 @@ impl Database {
     }
 
     pub(super) fn each_id(&self, mut each: impl FnMut(&str)) -> Result<(), JournalError> {
-        let mut read = || -> Result<(), Fault> {
-            let read = self.database.begin_read()?;
+        self.read(|database| {
+            let read = database.begin_read()?;
             for run in read.open_table(RUNS)?.iter()? {
                 each(run?.0.value());
             }
             Ok(())
-        };
-        read().map_err(|error| self.broken(error))
+        })
     }
 
     pub(super) fn last_record(&self) -> Result<u64, JournalError> {
-        let read = || -> Result<u64, Fault> {
-            let read = self.database.begin_read()?;
+        self.read(|database| {
+            let read = database.begin_read()?;
             Ok(read.open_table(FACTS)?.get(LAST_RECORD)?.map_or(0, |value| value.value()))
-        };
-        read().map_err(|error| self.broken(error))
+        })
     }
 
     pub(super) fn waiting(&self) -> Result<Waiting, JournalError> {
-        let read = || -> Result<Waiting, Fault> {
-            let read = self.database.begin_read()?;
+        self.read(|database| {
+            let read = database.begin_read()?;
             let bytes = read.open_table(FACTS)?.get(RECORD_BYTES)?.map_or(0, |value| value.value());
             Ok(Waiting { records: read.open_table(RECORDS)?.len()?, bytes })
-        };
-        read().map_err(|error| self.broken(error))
+        })
     }
 
     pub(super) fn find(&self, id: &RunId) -> Result<Option<Entry>, JournalError> {
-        let read = || -> Result<Option<Entry>, Fault> {
-            let read = self.database.begin_read()?;
+        self.read(|database| {
+            let read = database.begin_read()?;
             let bytes = read.open_table(RUNS)?.get(id.as_str())?;
             bytes.map(|bytes| entry_from_bytes(id.as_str(), bytes.value()).map_err(Fault::Record)).transpose()
-        };
-        read().map_err(|error| self.broken(error))
+        })
     }
 
     pub(super) fn unshipped(
@@ -208,33 +197,104 @@ impl Database {
         max_bytes: usize,
         max_records: usize,
     ) -> Result<(Vec<RunRecord>, u64), JournalError> {
-        let read = || -> Result<_, Fault> {
-            let read = self.database.begin_read()?;
+        self.read(|database| {
+            let read = database.begin_read()?;
             let shipped = read.open_table(FACTS)?.get(SHIPPED)?.map_or(0, |value| value.value());
             read_records(&read.open_table(RECORDS)?, shipped, max_bytes, max_records)
-        };
-        read().map_err(|error| self.broken(error))
+        })
+    }
+
+    fn read<T>(&self, read: impl FnOnce(&redb::Database) -> Result<T, Fault>) -> Result<T, JournalError> {
+        let open = self.database.read().unwrap_or_else(PoisonError::into_inner);
+        open.as_ref().ok_or(Fault::Closed).and_then(read).map_err(|error| self.broken(error))
     }
 
     /// All of them in one step, on the disk when this returns.
-    pub(super) fn write(&self, writes: &[Write]) -> Result<Written, JournalError> {
-        let apply = || -> Result<Written, Fault> {
-            let transaction = self.database.begin_write()?;
-            let (written, forgotten) = {
-                let mut tables = Tables::open(&transaction)?;
-                let answers = writes.iter().map(|write| tables.apply(write)).collect::<Result<Vec<_>, _>>()?;
-                let forgotten = tables.bound(self.bounds, self.forgotten_until.load(Ordering::Relaxed))?;
-                let waiting = tables.waiting()?;
-                let (gone, last_record, dropped) = (tables.gone, tables.last_record, tables.dropped);
-                (Written { answers, gone, last_record, dropped, waiting }, forgotten)
-            };
-            // Before the commit: a run that is forgotten after all is one that is asked about too much.
-            self.forgotten_until.store(forgotten, Ordering::Relaxed);
-            transaction.commit()?;
-            Ok(written)
+    ///
+    /// After an error of the disk they may be there or not, and the database takes no more: it is opened again, and they
+    /// are written again. Twice they do as once; only a record may then have two numbers, and the registry keeps one.
+    pub(super) fn write(&self, writes: &[Write]) -> Result<Written, NotWritten> {
+        let written = match self.apply(writes) {
+            Err(fault) if fault.is_of_the_disk() && self.reopen() => self.apply(writes),
+            written => written,
         };
-        apply().map_err(|error| self.broken(error))
+        written.map_err(|fault| NotWritten { may_pass: fault.is_of_the_disk(), error: self.broken(fault) })
     }
+
+    fn apply(&self, writes: &[Write]) -> Result<Written, Fault> {
+        let open = self.database.read().unwrap_or_else(PoisonError::into_inner);
+        let transaction = open.as_ref().ok_or(Fault::Closed)?.begin_write()?;
+        let (written, forgotten) = {
+            let mut tables = Tables::open(&transaction)?;
+            let answers = writes.iter().map(|write| tables.apply(write)).collect::<Result<Vec<_>, _>>()?;
+            let forgotten = tables.bound(self.bounds, self.forgotten_until.load(Ordering::Relaxed))?;
+            let waiting = tables.waiting()?;
+            let (gone, last_record, dropped) = (tables.gone, tables.last_record, tables.dropped);
+            (Written { answers, gone, last_record, dropped, waiting }, forgotten)
+        };
+        // Before the commit: a run that is forgotten after all is one that is asked about too much.
+        self.forgotten_until.store(forgotten, Ordering::Relaxed);
+        transaction.commit()?;
+        Ok(written)
+    }
+
+    /// Whether it could be opened again. Runs go on: none of them is LOST by this.
+    fn reopen(&self) -> bool {
+        let mut reopened = self.reopened.lock().unwrap_or_else(PoisonError::into_inner);
+        if reopened.is_some_and(|at| at.elapsed() < REOPEN_EVERY) {
+            return false;
+        }
+        *reopened = Some(Instant::now());
+        let mut open = self.database.write().unwrap_or_else(PoisonError::into_inner);
+        // It holds a lock on the file.
+        *open = None;
+        let again = std::thread::scope(|scope| scope.spawn(|| builder().open(&self.path)).join());
+        match again {
+            Ok(Ok(database)) => {
+                tracing::info!(path = %self.path.display(), "the journal's disk failed; it is opened again");
+                *open = Some(database);
+            }
+            Ok(Err(error)) => {
+                tracing::error!(%error, path = %self.path.display(), "the journal cannot be opened again")
+            }
+            Err(_) => tracing::error!(path = %self.path.display(), "the database gave up over the journal"),
+        }
+        open.is_some()
+    }
+}
+
+/// The journal's id, until when runs are forgotten, and those that had no end and are LOST now.
+fn take_over(database: &redb::Database, bounds: Bounds) -> Result<(String, u64, Vec<Entry>), Fault> {
+    let write = database.begin_write()?;
+    let (id, forgotten_until) = {
+        let facts = write.open_table(FACTS)?;
+        let fact = |name| Ok::<_, Fault>(facts.get(name)?.map(|value| value.value()));
+        let format = fact(FORMAT.0)?;
+        if format != Some(FORMAT.1) {
+            return Err(Fault::Format { found: format.unwrap_or_default(), expected: FORMAT.1 });
+        }
+        let id = (fact(ID[0])?, fact(ID[1])?);
+        let (Some(high), Some(low)) = id else { return Err(Fault::Record("it has no id".to_owned())) };
+        (format!("{high:016x}{low:016x}"), fact(FORGOTTEN_UNTIL)?.unwrap_or_default())
+    };
+    let (lost, forgotten_until) = {
+        let mut tables = Tables::open(&write)?;
+        let lost = tables.close_the_open()?;
+        // Some is forgotten here; what is left is forgotten by the writes that follow.
+        let forgotten_until = tables.bound(bounds, forgotten_until)?;
+        (lost, forgotten_until)
+    };
+    write.commit()?;
+    Ok((id, forgotten_until, lost))
+}
+
+/// Why writes are not on the disk.
+#[derive(Debug)]
+pub(super) struct NotWritten {
+    /// For people.
+    pub(super) error: JournalError,
+    /// Whether the same may be written later.
+    pub(super) may_pass: bool,
 }
 
 /// What goes wrong in the database.
@@ -244,8 +304,17 @@ pub(super) enum Fault {
     Database(#[from] redb::Error),
     #[error("{0}")]
     Record(String),
+    #[error("its disk failed, and it could not be opened again yet")]
+    Closed,
     #[error("it has format {found}, and this version reads format {expected}: use the version that wrote it")]
     Format { found: u64, expected: u64 },
+}
+
+impl Fault {
+    /// Whether the disk failed, and not what is on it.
+    fn is_of_the_disk(&self) -> bool {
+        matches!(self, Self::Closed | Self::Database(redb::Error::Io(_) | redb::Error::PreviousIo))
+    }
 }
 
 macro_rules! from_redb {

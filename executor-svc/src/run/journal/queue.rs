@@ -105,6 +105,33 @@ impl Queue {
         }
     }
 
+    /// What could not be written waits before all else, for the next time, as far as there is room for it; returns how many
+    /// records there was none for.
+    pub(super) fn put_back(&self, writes: Vec<Write>) -> u64 {
+        let mut inner = self.lock();
+        let (closed, mut lost) = (inner.closed, 0);
+        let mut kept = Vec::new();
+        for write in writes {
+            let write = match write {
+                Write::End(record) if inner.note_bytes > CROWDED_BYTES => Write::End(Box::new(record.without_output())),
+                write => write,
+            };
+            let write = match write {
+                Write::End(record) if closed || inner.note_bytes > FULL_BYTES => {
+                    lost += 1;
+                    Write::Forget(record.call.id.clone())
+                }
+                write => write,
+            };
+            inner.note_bytes += if let Write::End(record) = &write { record.bytes() } else { NOTE_BYTES };
+            kept.push(Queued { write, done: None });
+        }
+        if !closed {
+            inner.waiting.splice(0..0, kept);
+        }
+        lost
+    }
+
     /// Nothing more comes.
     pub(super) fn close(&self) {
         self.lock().closed = true;

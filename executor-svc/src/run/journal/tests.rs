@@ -1,3 +1,4 @@
+use super::queue::{Queue, Queued};
 use super::*;
 use crate::run::call::Step;
 use crate::run::outcome::{Finished, Outcome};
@@ -379,4 +380,35 @@ async fn a_directory_that_cannot_be_used_is_named() {
     let _first = Journal::open(directory.path(), FOR_EVER).unwrap();
     let error = Journal::open(directory.path(), FOR_EVER).unwrap_err();
     assert!(matches!(&error, JournalError::Io { what: "open", .. }), "{error:?}");
+}
+
+#[test]
+fn what_could_not_be_written_waits_before_all_else() {
+    let queue = Queue::default();
+    let runs = ["a", "b", "c"].map(|text| call(text, 1));
+    let end = |call: &Arc<Call>| Write::End(Box::new(record(call, Outcome::Succeeded)));
+    queue.record(record(&runs[2], Outcome::Succeeded), true);
+    assert_eq!(queue.put_back(vec![Write::Note(Box::new(goes_on(&runs[0]))), end(&runs[0]), end(&runs[1])]), 0);
+    let ids = |waiting: Vec<Queued>| {
+        let id = |queued: &Queued| match &queued.write {
+            Write::Note(entry) => format!("note {}", entry.call.id),
+            Write::End(record) => format!("end {}", record.call.id),
+            Write::Forget(id) => format!("forget {id}"),
+            other => format!("{other:?}"),
+        };
+        waiting.iter().map(id).collect::<Vec<_>>()
+    };
+    assert_eq!(ids(queue.take().unwrap()), ["note a", "end a", "end b", "end c"]);
+    // There is room for so many: of the others, nothing is said of their runs.
+    let labels = [("long".to_owned(), "x".repeat(1 << 20))].into();
+    let long = Arc::new(Call { labels, ..Call::for_tests(Some("long"), b"long") });
+    let lost = queue.put_back((0..100).map(|_| end(&long)).collect());
+    let waiting = ids(queue.take().unwrap());
+    assert_eq!(waiting.len(), 100);
+    assert_eq!(waiting.iter().filter(|what| *what == "forget long").count() as u64, lost);
+    assert!(lost > 0 && lost < 100, "{lost}");
+    // And none once nothing is written any more.
+    queue.close();
+    assert_eq!(queue.put_back(vec![end(&runs[1])]), 1);
+    assert!(queue.take().is_none());
 }
