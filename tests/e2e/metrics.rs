@@ -56,6 +56,7 @@ async fn runs_are_counted_by_skill_class_and_outcome() {
     let mut world = builder
         .skill(Skill::sh("greets", "echo heard >&2; echo '{}'"))
         .skill(Skill::sh("fails", "exit 3"))
+        .skill(Skill::sh("kills_its_slot", "kill -9 $PPID; sleep 60"))
         .skill(Skill::sh("waits", &waits))
         .start()
         .await;
@@ -113,7 +114,10 @@ async fn runs_are_counted_by_skill_class_and_outcome() {
 
     std::fs::write(&gate, "").unwrap();
     let ended = [first.rest().await, second.rest().await];
+    world.run("kills_its_slot").await;
     let quiet = executor(&mut world).await;
+    let lost = "skillyard_executor_runs_total{skill=\"kills_its_slot\",class=\"safe\",outcome=\"LOST\"}";
+    assert_eq!((quiet.value(lost), quiet.value("skillyard_executor_runs_lost_total")), (1.0, 1.0));
     let waits = "{skill=\"waits\",class=\"safe\"}";
     let ran = quiet.value(&format!("skillyard_executor_skill_run_seconds_total{waits}"));
     let cpu = quiet.value(&format!("skillyard_executor_skill_cpu_seconds_total{waits}"));

@@ -6,6 +6,7 @@ use serde_json::json;
 use skillyard::pb::registry::v1 as pb;
 use skillyard::pb::registry::v1::catalog_service_client::CatalogServiceClient;
 use skillyard::pb::registry::v1::package_service_client::PackageServiceClient;
+use skillyard_tests::metrics::Scrape;
 
 use crate::bed::{Admin, Bed, Skill, Trick};
 use crate::world::{PATIENCE, Registry, World, eventually};
@@ -104,18 +105,24 @@ async fn the_report_says_what_is_not_there_and_why() {
     let mut cut = Skill::new("cut", "1");
     cut.files.push(json!({"path": "big.bin", "truncated": true, "size": 9}));
     admin.put("cut", cut);
-    let registry = serve(&world, &admin, &[]).await;
+    let registry = serve(&world, &admin, &["--admin-listen", "127.0.0.1:0"]).await;
     let wanted = ["W_SYNC_TIER lab", "E_SYNC_SKILL bad", "W_SYNC_FILE_MISSING cut"];
     let found = until(&registry, |report| Some(report.clone()).filter(|report| codes(report) == wanted)).await;
     let sync = found.sync.unwrap();
     assert_eq!((sync.skills, sync.failed, sync.error.as_str()), (2, 1, ""));
     assert!(sync.succeeded_at.is_some() && sync.url.starts_with("http://127.0.0.1"));
     let first = sync.succeeded_at;
+    let told = Scrape::of(registry.admin_address()).await;
+    let figure = |told: &Scrape, name: &str| told.value(&format!("skillyard_registry_sync_{name}"));
+    assert_eq!((figure(&told, "skills"), figure(&told, "skills_failed"), figure(&told, "failing")), (2.0, 1.0, 0.0));
+    let (attempted, succeeded) = (figure(&told, "attempted_time_seconds"), figure(&told, "succeeded_time_seconds"));
+    assert!(succeeded > 0.0 && attempted >= succeeded, "{attempted} {succeeded}");
     // A server that is away changes nothing but the report, and is asked again.
     admin.trick("manifest", (0..5).map(|_| Trick::Status(403)));
     let away = |report: &pb::GetLoadReportResponse| codes(report).iter().any(|code| code == "E_SYNC_SERVER ");
     let found = until(&registry, |report| Some(report.clone()).filter(|report| away(report))).await;
     assert!(found.sync.unwrap().error.contains("403"));
+    assert!(figure(&Scrape::of(registry.admin_address()).await, "attempted_time_seconds") > attempted);
     assert_eq!(names(&registry, "").await, ["cut", "good"]);
     until(&registry, |report| (!away(report) && report.sync.as_ref().unwrap().succeeded_at != first).then_some(()))
         .await;

@@ -4,6 +4,7 @@
 
 use std::fs;
 use std::io::{BufRead as _, BufReader};
+use std::net::SocketAddr;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -181,6 +182,15 @@ impl Registry {
         values
             .map(|value| format!("{} {}", value["level"].as_str().unwrap(), value["message"].as_str().unwrap()))
             .collect()
+    }
+
+    /// Where its admin port is, as it logged before it served.
+    #[allow(dead_code, reason = "not every test program asks for it")]
+    pub(crate) fn admin_address(&self) -> SocketAddr {
+        let lines = self.lines.lines.lock().unwrap();
+        let mut values = lines.iter().map(|line| serde_json::from_str::<Value>(line).unwrap());
+        let line = values.find(|value| value["message"].as_str().unwrap().starts_with("admin port")).unwrap();
+        line["address"].as_str().unwrap().parse().unwrap()
     }
 
     /// The calls in the log so far: level, method, agent and code of each.
