@@ -28,3 +28,4 @@ mod run_id;
 mod runs;
 mod scratch;
 mod surroundings;
+mod syscalls;
