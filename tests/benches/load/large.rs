@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use skillyard_tests::{Call, Live, Skill, call, eventually, process};
+use skillyard_tests::{Live, Skill, call, eventually, process};
 
 use crate::executor::{self, Setting, builder};
 use crate::table::{Goal, Table};
@@ -33,7 +33,7 @@ pub(crate) async fn measure(options: &Options, table: &mut Table) {
     let (mut large, large_calls) = executor::warm(hoard, Setting::AllOff, options.slots + HOARDS).await;
     let mut kept = Vec::new();
     for _ in 0..HOARDS {
-        kept.push(Live::open(large.executor(), Call::from(call("hoard"))).await.unwrap());
+        kept.push(Live::open(large.executor(), call("hoard")).await.unwrap());
     }
     let (small, large) = (small.executor_server().pid(), large.executor_server().pid());
     eventually("the executor is large", async || process::memory(large, "VmRSS") >= LARGE).await;
