@@ -37,4 +37,5 @@ mod runs;
 mod scratch;
 mod soak;
 mod surroundings;
+mod syscalls;
 mod traces;

@@ -499,6 +499,19 @@ impl Builder {
         Ok(self)
     }
 
+    /// Has the executor and all that it starts traced, a system call a line of this file, where there is strace.
+    ///
+    /// # Errors
+    /// Why it cannot be.
+    pub fn traced(mut self, to: &Path) -> Result<Self, String> {
+        let wrapper = ["strace".into(), "-f".into(), "-qq".into(), "-o".into(), to.as_os_str().to_owned()];
+        let mut whole = wrapper.to_vec();
+        whole.push("true".into());
+        possible(&whole)?;
+        self.executor.wrapper = wrapper.into();
+        Ok(self)
+    }
+
     /// Limits the registry's open files.
     #[must_use]
     pub fn registry_open_files(mut self, limit: u32) -> Self {

@@ -95,7 +95,7 @@ impl Job {
         };
         tally.waited(accepted.elapsed());
         if let Some(guarded) = guarded {
-            match while_wanted(&run, &mut patience, guarded.obtain(&permit)).await {
+            match while_wanted(&run, &mut patience, Box::pin(guarded.obtain(&permit))).await {
                 Ok(obtained) => obtained?,
                 Err(cause) => return ended_early(&cause),
             }
@@ -105,59 +105,63 @@ impl Job {
             }
         }
         let given = accepted.elapsed();
-        let program = package.path().join(&entry);
-        let mut environment = environment;
-        let to_have = env_allow.iter().any(|name| name == TMPDIR).then_some(&scratch);
-        let started = start(&pool, flavour, &program, package.path(), &mut environment, to_have).await;
-        let (mut slot, mut pipes, own) = started.map_err(|error| {
-            warn!(%error, "a run could not be given to a slot");
-            let message = format!("the run could not be given to a slot process: {error}; nothing was started");
-            if error.is_for_want_of_room() {
-                Refusal::new(Reason::ExecutorFull, message).retry_after(RETRY_AFTER)
-            } else if error.may_pass() {
-                Refusal::new(Reason::NotReady, message).retry_after(RETRY_AFTER)
-            } else {
-                Refusal::new(Reason::Internal, message)
-            }
-        })?;
-        pipes.write_arguments(arguments);
-        let watch = Watch::new(Arc::clone(&run), journal, patience, limit, accepted, memory);
-        let (remains, end) = watch.follow(&mut slot, &mut pipes).await;
-        if run.started_at().is_some() {
-            tally.spawned(remains.figures.queued.saturating_sub(given));
-        }
-        // The slot's next run finds nothing of this one, neither in its own directory nor beside it.
-        drop(own);
-        if let Some(place) = slot.scratch() {
-            scratch.clear(place);
-        }
-        // The slot is free for the next run before the result is looked at.
-        drop(slot);
-        drop(permit);
-        let package = match end {
-            End::SpawnFailed(_) => still_whole(package).await?,
-            _ => package,
-        };
-        let large = remains.stdout.len() > LARGE;
-        let conclude = move || {
-            let _held = package;
-            let stderr = remains.stderr.clone().into_text();
-            let (finished, result) = match end {
-                End::Stopped(cause, exit) => (remains.ended_by(&cause, exit), None),
-                End::SpawnFailed(errno) => {
-                    (remains.spawn_failed(explain::spawn_failure(&entry, &program, errno)), None)
+        // A run that waits takes no memory for what it does once it has its slot.
+        let with_slot = async move {
+            let program = package.path().join(&entry);
+            let mut environment = environment;
+            let to_have = env_allow.iter().any(|name| name == TMPDIR).then_some(&scratch);
+            let started = start(&pool, flavour, &program, package.path(), &mut environment, to_have).await;
+            let (mut slot, mut pipes, own) = started.map_err(|error| {
+                warn!(%error, "a run could not be given to a slot");
+                let message = format!("the run could not be given to a slot process: {error}; nothing was started");
+                if error.is_for_want_of_room() {
+                    Refusal::new(Reason::ExecutorFull, message).retry_after(RETRY_AFTER)
+                } else if error.may_pass() {
+                    Refusal::new(Reason::NotReady, message).retry_after(RETRY_AFTER)
+                } else {
+                    Refusal::new(Reason::Internal, message)
                 }
-                End::Exited(exit) => remains.exited(exit, |code| explain::exit_hint(code, &program, &env_allow)),
+            })?;
+            pipes.write_arguments(arguments);
+            let watch = Watch::new(Arc::clone(&run), journal, patience, limit, accepted, memory);
+            let (remains, end) = watch.follow(&mut slot, &mut pipes).await;
+            if run.started_at().is_some() {
+                tally.spawned(remains.figures.queued.saturating_sub(given));
+            }
+            // The slot's next run finds nothing of this one, neither in its own directory nor beside it.
+            drop(own);
+            if let Some(place) = slot.scratch() {
+                scratch.clear(place);
+            }
+            // The slot is free for the next run before the result is looked at.
+            drop(slot);
+            drop(permit);
+            let package = match end {
+                End::SpawnFailed(_) => still_whole(package).await?,
+                _ => package,
             };
-            Done { finished, result: result.map(Arc::from), stderr }
+            let large = remains.stdout.len() > LARGE;
+            let conclude = move || {
+                let _held = package;
+                let stderr = remains.stderr.clone().into_text();
+                let (finished, result) = match end {
+                    End::Stopped(cause, exit) => (remains.ended_by(&cause, exit), None),
+                    End::SpawnFailed(errno) => {
+                        (remains.spawn_failed(explain::spawn_failure(&entry, &program, errno)), None)
+                    }
+                    End::Exited(exit) => remains.exited(exit, |code| explain::exit_hint(code, &program, &env_allow)),
+                };
+                Done { finished, result: result.map(Arc::from), stderr }
+            };
+            if large {
+                return Ok(tokio::task::spawn_blocking(conclude).await.unwrap_or_else(|error| {
+                    error!(%error, "a result could not be looked at");
+                    Done { finished: Remains::default().unreadable(), result: None, stderr: String::new() }
+                }));
+            }
+            Ok(conclude())
         };
-        if large {
-            return Ok(tokio::task::spawn_blocking(conclude).await.unwrap_or_else(|error| {
-                error!(%error, "a result could not be looked at");
-                Done { finished: Remains::default().unreadable(), result: None, stderr: String::new() }
-            }));
-        }
-        Ok(conclude())
+        Box::pin(with_slot).await
     }
 }
 

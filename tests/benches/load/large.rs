@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use skillyard_tests::{Call, Live, Skill, call, eventually, process};
+use skillyard_tests::{Live, Skill, call, eventually, process};
 
 use crate::executor::{self, Setting, builder};
 use crate::table::{Goal, Table};
