@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::str::FromStr;
+use std::sync::Arc;
 
 use crate::digest::Digest;
 
@@ -29,9 +30,9 @@ pub struct PackageFile {
 
 /// A path within a package: relative, `/` between its parts, no part empty, `.` or `..`, no NUL.
 ///
-/// Joined to a directory it stays below it, as long as no link on the way leads out.
+/// Joined to a directory it stays below it, as long as no link on the way leads out. A copy shares the text.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct PackagePath(String);
+pub struct PackagePath(Arc<str>);
 
 /// Why a text is no path within a package.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -85,7 +86,7 @@ impl FromStr for PackagePath {
         if text.split('/').any(|part| matches!(part, "" | "." | "..")) {
             return Err(PathError::Part(text.to_owned()));
         }
-        Ok(Self(text.to_owned()))
+        Ok(Self(text.into()))
     }
 }
 

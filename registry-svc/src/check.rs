@@ -122,7 +122,7 @@ fn check(targets: &[Target], strict: bool, host: Host) -> Vec<Checked> {
             let index = owners[candidate.key.root];
             let checked = Checked {
                 path: targets[index].shown(&candidate.key.path),
-                name: candidate.name.clone(),
+                name: candidate.name.to_string(),
                 registered: candidate.is_registered(),
                 diagnostics: candidate.diagnostics.clone(),
             };

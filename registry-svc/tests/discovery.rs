@@ -120,7 +120,7 @@ fn row(path: &str, whole: bool, codes: &[&'static str]) -> (String, bool, Vec<&'
 }
 
 fn find<'a>(scan: &'a SkillScan, name: &str) -> &'a FoundSkill {
-    let found = scan.candidates.iter().find(|candidate| candidate.name == name && candidate.value.is_some());
+    let found = scan.candidates.iter().find(|candidate| &*candidate.name == name && candidate.value.is_some());
     found.unwrap_or_else(|| panic!("no {name} in {scan:?}")).value.as_deref().unwrap()
 }
 
@@ -175,8 +175,8 @@ fn a_root_behind_a_link_is_its_target() {
     symlink(world.path(""), &link).unwrap();
     let scan = scan_skills(&Root { path: link.clone(), ..world.root() }, None);
     let found = find(&scan, "a");
-    assert_eq!(scan.candidates[0].path, link.join("a/skill.json"));
-    assert_eq!(found.package.directory, world.path("a"));
+    assert_eq!(*scan.candidates[0].path, *link.join("a/skill.json"));
+    assert_eq!(*found.package.directory, *world.path("a"));
     assert_eq!((found.skill.path.as_str(), files(found)), ("a", vec!["run.sh", "skill.json"]));
 }
 
@@ -188,7 +188,7 @@ fn an_escape_is_told_in_exactly_these_words() {
     chmod(&outside, 0o755);
     world.skill_with("bad_path", &outside.display().to_string());
     let candidate = &world.scan().candidates[0];
-    assert_eq!((candidate.failed, candidate.name.as_str()), (Some(Stage::Build), "bad_path"));
+    assert_eq!((candidate.failed, &*candidate.name), (Some(Stage::Build), "bad_path"));
     let root = world.path("");
     let root = root.to_str().unwrap().trim_end_matches('/');
     assert_eq!(candidate.diagnostics[0].message, format!("entry {} escapes allowlist root {root}", outside.display()));
@@ -227,7 +227,7 @@ fn special_files_do_not_block_and_are_not_packaged() {
 
     let run = &found.package.files[0];
     assert!(open(run).is_ok());
-    fs::remove_file(&run.origin).unwrap();
+    fs::remove_file(run.origin()).unwrap();
     fifo("whole/run.sh");
     assert_eq!(open(run).unwrap_err().kind(), std::io::ErrorKind::InvalidInput);
 
@@ -316,7 +316,7 @@ fn names_that_are_none() {
     fs::write(strange.join("SKILL.md"), "---\nname: x\ndescription: d\n---\n").unwrap();
     let scan = world.scan();
     assert_eq!(scan.candidates.iter().filter(|c| c.value.is_some()).count(), 1);
-    for candidate in scan.candidates.iter().filter(|c| c.name != "whole") {
+    for candidate in scan.candidates.iter().filter(|c| &*c.name != "whole") {
         let codes: Vec<_> = candidate.diagnostics.iter().filter(|d| d.code.starts_with("E_")).map(|d| d.code).collect();
         assert_eq!((codes, candidate.failed), (vec!["E_NAME_INVALID"], Some(Stage::Build)), "{:?}", candidate.path);
     }
@@ -467,7 +467,7 @@ fn what_did_not_change_is_not_read_again_and_what_did_is() {
         for candidate in &next.candidates {
             let before = scan.candidates.iter().find(|before| before.path == candidate.path);
             let taken_over = before.is_some_and(|before| same(before, candidate));
-            assert_eq!(taken_over, !names.contains(&candidate.name.as_str()), "{what}: {}", candidate.name);
+            assert_eq!(taken_over, !names.contains(&&*candidate.name), "{what}: {}", candidate.name);
         }
         assert_eq!(next, world.scan(), "{what}: as if nothing were remembered");
         scan = world.settled();
@@ -488,7 +488,7 @@ fn what_did_not_change_is_not_read_again_and_what_did_is() {
     fs::remove_file(world.path("c/new")).unwrap();
     fs::remove_dir_all(world.path("d")).unwrap();
     let next = changed("gone", &["c"]);
-    assert!(next.candidates.iter().all(|candidate| candidate.name != "d"));
+    assert!(next.candidates.iter().all(|candidate| &*candidate.name != "d"));
 }
 
 #[test]
@@ -514,7 +514,7 @@ fn a_cloud_manifest_that_changes_or_breaks() {
     let world = World::new(Source::Cloud);
     world.playbook("folder");
     let manifest = world.dir.path().join("manifest.json");
-    let names = |scan: &SkillScan| scan.candidates.iter().map(|c| c.name.clone()).collect::<Vec<_>>();
+    let names = |scan: &SkillScan| scan.candidates.iter().map(|c| c.name.to_string()).collect::<Vec<_>>();
     let mut scan = world.settled();
     assert_eq!(names(&scan), ["folder"]);
     fs::write(&manifest, r#"{"skills":[{"id":"the id","dirname":"folder"}],"version":"1"}"#).unwrap();
@@ -651,7 +651,7 @@ fn a_manifest_made_to_be_slow_is_read_in_time_and_its_report_can_be_sent() {
         assert!(candidate.diagnostics.iter().all(|diagnostic| diagnostic.message.len() < 2000));
     }
     let of = |name: &str| {
-        let candidate = scan.candidates.iter().find(|c| c.path == world.path(name).join("skill.json")).unwrap();
+        let candidate = scan.candidates.iter().find(|c| *c.path == *world.path(name).join("skill.json")).unwrap();
         (candidate.value.is_some(), candidate.diagnostics.last().map(|last| (last.code, last.message.clone())))
     };
     assert_eq!(of("names"), (true, None));

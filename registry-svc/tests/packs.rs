@@ -105,7 +105,7 @@ fn one<T>(candidate: &Candidate<T>, pack: &Path, value: impl Fn(&T) -> Value) ->
             seen.insert(key.to_owned(), value);
         }
     };
-    put("name", json!(candidate.name));
+    put("name", json!(&*candidate.name));
     put("value", candidate.value.as_deref().map(value).unwrap_or_default());
     put(
         "failed",

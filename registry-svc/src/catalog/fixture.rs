@@ -1,6 +1,6 @@
 //! What tests make catalogs of.
 
-use std::path::PathBuf;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::SystemTime;
 
@@ -28,8 +28,8 @@ pub(crate) fn skill(root: &str, directory: &str, name: &str, source: Source, con
         _ => Kind::Playbook(Playbook::default()),
     };
     let file = if source == Source::External { "skill.json" } else { "SKILL.md" };
-    let directory_path = PathBuf::from(root).join(directory);
-    let path = directory_path.join(file);
+    let directory_path: Arc<Path> = Path::new(root).join(directory).into();
+    let path = directory_path.join(file).into();
     let skill = Skill {
         name: name.parse().unwrap(),
         description: "d".into(),
@@ -64,7 +64,7 @@ pub(crate) fn agent<S: ToString>(name: &str, skills: &[S]) -> Candidate<Agent> {
         disallowed_skills: ["*".to_owned()].into(),
         permission_mode: PermissionMode::ReadOnly,
     };
-    let path = format!("/agents/{name}.md").into();
+    let path = Path::new("/agents").join(format!("{name}.md")).into();
     Candidate { path, name: name.into(), value: Some(Arc::new(agent)), diagnostics: Vec::new(), failed: None }
 }
 

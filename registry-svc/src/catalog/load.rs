@@ -1,9 +1,10 @@
 //! From what was found under the roots to one catalog: precedence, names that are taken, and the report. It reads no
 //! file and cannot fail: what is not good enough is in the report.
 
-use std::collections::btree_map::Entry as Slot;
+use std::collections::btree_map::Entry as AgentSlot;
+use std::collections::hash_map::Entry as Slot;
 use std::collections::{BTreeMap, HashMap};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::SystemTime;
 
@@ -46,6 +47,14 @@ impl Scanned {
         }
     }
 
+    /// How many candidates there are.
+    fn size(&self) -> usize {
+        match self {
+            Self::Skills(scan) => scan.candidates.len(),
+            Self::Agents(scan) => scan.candidates.len(),
+        }
+    }
+
     /// Whether a file was so young that it may have changed unseen.
     #[must_use]
     pub fn needs_second_look(&self) -> bool {
@@ -57,19 +66,12 @@ impl Scanned {
 
     /// What was found when the root could be read, after a look that could not: with its state and what it says.
     #[must_use]
-    pub fn kept(mut self, failed: Self) -> Self {
-        match (&mut self, failed) {
-            (Self::Skills(kept), Self::Skills(failed)) => {
-                kept.root = failed.root;
-                kept.candidates.extend(failed.candidates);
-            }
-            (Self::Agents(kept), Self::Agents(failed)) => {
-                kept.root = failed.root;
-                kept.candidates.extend(failed.candidates);
-            }
-            (_, other) => return other,
+    pub fn kept(self, failed: Self) -> Self {
+        match (self, failed) {
+            (Self::Skills(kept), Self::Skills(failed)) => Self::Skills(kept.kept(failed)),
+            (Self::Agents(kept), Self::Agents(failed)) => Self::Agents(kept.kept(failed)),
+            (_, other) => other,
         }
-        self
     }
 }
 
@@ -77,7 +79,13 @@ impl Scanned {
 /// make again is taken.
 #[must_use]
 pub fn load(scans: &[Arc<Scanned>], loaded_at: SystemTime, before: Option<&Catalog>) -> Catalog {
-    let mut loader = Loader { before, skills: BTreeMap::new(), agents: BTreeMap::new(), candidates: Vec::new() };
+    let candidates = scans.iter().map(|scan| scan.size()).sum();
+    let mut loader = Loader {
+        skills: Vec::with_capacity(candidates),
+        names: HashMap::with_capacity(candidates),
+        agents: BTreeMap::new(),
+        candidates: Vec::with_capacity(candidates),
+    };
     // Agents last: they are checked against the skills that there are.
     for (root, scan) in scans.iter().enumerate() {
         if let Scanned::Skills(scan) = scan.as_ref() {
@@ -90,49 +98,52 @@ pub fn load(scans: &[Arc<Scanned>], loaded_at: SystemTime, before: Option<&Catal
         }
     }
     let Loader { skills, agents, mut candidates, .. } = loader;
-    candidates.sort_by(|a, b| a.key.cmp(&b.key));
+    let skills = entries(&skills, before);
+    // Those of a root are in their order already.
+    candidates.sort_by_key(|candidate| candidate.key.root);
     let mut roots: Vec<_> =
         scans.iter().map(|scan| RootReport { root: scan.root().clone(), registered: 0, skipped: 0 }).collect();
     for candidate in &candidates {
         let root = &mut roots[candidate.key.root];
         *(if candidate.is_registered() { &mut root.registered } else { &mut root.skipped }) += 1;
     }
-    let agents = agents.into_iter().map(|(name, (_, agent))| (name, agent)).collect();
+    let agent =
+        |(name, candidate): (&str, &Candidate<Agent>)| Some((name.to_owned(), Arc::clone(candidate.value.as_ref()?)));
+    let agents = agents.into_iter().filter_map(agent).collect();
     Catalog::new(skills, agents, Report { loaded_at, roots, candidates }, before)
 }
 
 struct Loader<'a> {
-    before: Option<&'a Catalog>,
-    skills: BTreeMap<SkillName, Entry>,
-    agents: BTreeMap<String, (PathBuf, Arc<Agent>)>,
+    /// Registered, and where in the list each name is.
+    skills: Vec<&'a Candidate<FoundSkill>>,
+    names: HashMap<&'a str, usize>,
+    agents: BTreeMap<&'a str, &'a Candidate<Agent>>,
     candidates: Vec<Reported>,
 }
 
-impl Loader<'_> {
-    fn add_skills(&mut self, root: usize, scan: &SkillScan) {
+impl<'a> Loader<'a> {
+    fn add_skills(&mut self, root: usize, scan: &'a SkillScan) {
         let mut keys = Keys::new(root);
         for candidate in &scan.candidates {
             let mut diagnostics = candidate.diagnostics.clone();
             let fate = match &candidate.value {
                 None => failed(candidate),
-                Some(found) => match self.skills.entry(found.skill.name.clone()) {
+                Some(found) => match self.names.entry(found.skill.name.as_str()) {
                     Slot::Occupied(taken) => {
-                        diagnostics.push(name_taken("skill", &candidate.name, &taken.get().path));
+                        let by = self.skills[*taken.get()];
+                        diagnostics.push(name_taken("skill", &candidate.name, &by.path));
                         Fate::NameTaken
                     }
                     Slot::Vacant(free) => {
-                        let known = self.before.and_then(|before| before.known(found));
-                        let (fingerprint, memo) =
-                            known.unwrap_or_else(|| (fingerprint::of_skill(&found.skill), Arc::default()));
-                        let path = candidate.path.clone();
-                        free.insert(Entry { found: Arc::clone(found), path, fingerprint, memo });
+                        free.insert(self.skills.len());
+                        self.skills.push(candidate);
                         Fate::Registered(Some(found.skill.digest))
                     }
                 },
             };
             self.candidates.push(Reported {
                 key: keys.next(&candidate.path),
-                name: candidate.name.clone(),
+                name: Arc::clone(&candidate.name),
                 subject: subject(scan.root.kind, candidate.value.as_deref()),
                 fate,
                 diagnostics,
@@ -140,47 +151,88 @@ impl Loader<'_> {
         }
     }
 
-    fn add_agents(&mut self, root: usize, scan: &AgentScan) {
+    fn add_agents(&mut self, root: usize, scan: &'a AgentScan) {
         let mut keys = Keys::new(root);
         for candidate in &scan.candidates {
             let mut diagnostics = candidate.diagnostics.clone();
             let fate = match &candidate.value {
                 None => failed(candidate),
                 Some(agent) => {
-                    diagnostics.extend(unknown_skills(agent, &self.skills).take(MOST_UNKNOWN));
-                    match self.agents.entry(agent.name.clone()) {
-                        Slot::Occupied(taken) => {
-                            diagnostics.push(name_taken("agent", &candidate.name, &taken.get().0));
+                    diagnostics.extend(unknown_skills(agent, &self.names).take(MOST_UNKNOWN));
+                    match self.agents.entry(&agent.name) {
+                        AgentSlot::Occupied(taken) => {
+                            diagnostics.push(name_taken("agent", &candidate.name, &taken.get().path));
                             Fate::NameTaken
                         }
-                        Slot::Vacant(free) => {
-                            free.insert((candidate.path.clone(), Arc::clone(agent)));
+                        AgentSlot::Vacant(free) => {
+                            free.insert(candidate);
                             Fate::Registered(None)
                         }
                     }
                 }
             };
-            let (key, name) = (keys.next(&candidate.path), candidate.name.clone());
+            let (key, name) = (keys.next(&candidate.path), Arc::clone(&candidate.name));
             self.candidates.push(Reported { key, name, subject: Subject::Agent, fate, diagnostics });
         }
     }
 }
 
-/// Numbers the candidates of one path.
+/// The registered skills in byte order of their names, with what was made of the very same ones before.
+fn entries(skills: &[&Candidate<FoundSkill>], before: Option<&Catalog>) -> Vec<Entry> {
+    let found = skills.iter().filter_map(|candidate| Some((*candidate, candidate.value.as_ref()?)));
+    // Most names differ in their first bytes, which are compared without a look at the skill.
+    let mut ordered: Vec<_> =
+        found.map(|(candidate, found)| (beginning(&found.skill.name), candidate, found)).collect();
+    ordered.sort_unstable_by(|(a, _, one), (b, _, other)| {
+        a.cmp(b).then_with(|| one.skill.name.as_str().cmp(other.skill.name.as_str()))
+    });
+    let mut known = before.map(Catalog::known).into_iter().flatten().peekable();
+    let made = ordered.into_iter().map(|(_, candidate, found)| {
+        let name = found.skill.name.as_str();
+        // Both are in order of their names.
+        while known.peek().is_some_and(|known| !Arc::ptr_eq(&known.found, found) && known.name() < name) {
+            known.next();
+        }
+        let path = Arc::clone(&candidate.path);
+        match known.next_if(|known| Arc::ptr_eq(&known.found, found)) {
+            Some(Entry { fingerprint, memo, .. }) => {
+                Entry { found: Arc::clone(found), path, fingerprint: *fingerprint, memo: Arc::clone(memo) }
+            }
+            None => {
+                let fingerprint = fingerprint::of_skill(&found.skill);
+                Entry { found: Arc::clone(found), path, fingerprint, memo: Arc::default() }
+            }
+        }
+    });
+    made.collect()
+}
+
+fn beginning(name: &SkillName) -> u128 {
+    let mut bytes = [0; 16];
+    let name = name.as_str().as_bytes();
+    let most = name.len().min(bytes.len());
+    bytes[..most].copy_from_slice(&name[..most]);
+    u128::from_be_bytes(bytes)
+}
+
+/// Numbers the candidates of one path, which come one after the other.
 struct Keys {
     root: usize,
-    seen: HashMap<PathBuf, usize>,
+    last: Option<(Arc<Path>, usize)>,
 }
 
 impl Keys {
     fn new(root: usize) -> Self {
-        Self { root, seen: HashMap::new() }
+        Self { root, last: None }
     }
 
-    fn next(&mut self, path: &Path) -> Key {
-        let count = self.seen.entry(path.to_owned()).or_default();
-        *count += 1;
-        Key { root: self.root, path: path.to_owned(), ordinal: *count - 1 }
+    fn next(&mut self, path: &Arc<Path>) -> Key {
+        let ordinal = match &self.last {
+            Some((last, ordinal)) if last == path => ordinal + 1,
+            _ => 0,
+        };
+        self.last = Some((Arc::clone(path), ordinal));
+        Key { root: self.root, path: Arc::clone(path), ordinal }
     }
 }
 
@@ -203,10 +255,7 @@ fn name_taken(what: &str, name: &str, by: &Path) -> Diagnostic {
 }
 
 /// Because a missing list means every skill, a name that is misspelt matters.
-fn unknown_skills<'a, V>(
-    agent: &'a Agent,
-    skills: &'a BTreeMap<SkillName, V>,
-) -> impl Iterator<Item = Diagnostic> + 'a {
+fn unknown_skills<'a, V>(agent: &'a Agent, skills: &'a HashMap<&str, V>) -> impl Iterator<Item = Diagnostic> + 'a {
     let lists = [("skills", &agent.skills), ("disallowed_skills", &agent.disallowed_skills)];
     lists.into_iter().flat_map(move |(list, names)| {
         names.iter().filter(move |name| *name != "*" && !skills.contains_key(name.as_str())).map(move |name| {
@@ -230,7 +279,7 @@ mod tests {
     use std::time::Duration;
 
     fn at(path: &str, name: &str, skills: &[&str]) -> Candidate<Agent> {
-        Candidate { path: path.into(), ..agent(name, skills) }
+        Candidate { path: Path::new(path).into(), ..agent(name, skills) }
     }
 
     fn load(scans: &[Arc<Scanned>]) -> Catalog {
@@ -239,7 +288,7 @@ mod tests {
 
     fn registered(catalog: &Catalog) -> Vec<&Path> {
         let candidates = &catalog.report().candidates;
-        candidates.iter().filter(|c| c.is_registered()).map(|c| c.key.path.as_path()).collect()
+        candidates.iter().filter(|c| c.is_registered()).map(|c| &*c.key.path).collect()
     }
 
     #[test]

@@ -2,9 +2,8 @@
 //! a rescan only for what changed.
 
 use std::borrow::Cow;
-use std::collections::HashMap;
 
-use super::report::{Fate, Key, Report, Reported, Subject};
+use super::report::{Fate, Report, Reported, Subject};
 use crate::source::{Root, RootState, Stage};
 
 /// Writes what differs from the report before; everything where there is none.
@@ -56,22 +55,20 @@ fn root_line(root: &Root) -> Option<Line> {
 }
 
 fn candidate_lines(before: Option<&Report>, report: &Report) -> Vec<Line> {
-    let old: HashMap<&Key, &Reported> =
-        before.into_iter().flat_map(|before| &before.candidates).map(|old| (&old.key, old)).collect();
-    let mut lines = Vec::new();
-    let mut kept = 0;
+    // Both are in order of their keys, and most are the same.
+    let mut old = before.map(|before| before.candidates.iter()).into_iter().flatten().peekable();
+    let (mut lines, mut gone) = (Vec::new(), Vec::new());
     for candidate in &report.candidates {
-        let known = old.get(&candidate.key);
-        kept += usize::from(known.is_some());
-        if known.is_none_or(|known| *known != candidate) {
+        while let Some(old) = old.next_if(|old| old.key != candidate.key && old.key < candidate.key) {
+            gone.push(gone_line(old));
+        }
+        let known = old.next_if(|old| old.key == candidate.key);
+        if known.is_none_or(|known| known != candidate) {
             lines.push(line(candidate));
         }
     }
-    if kept < old.len() {
-        let now: std::collections::HashSet<_> = report.candidates.iter().map(|candidate| &candidate.key).collect();
-        let gone = before.into_iter().flat_map(|before| &before.candidates).filter(|old| !now.contains(&old.key));
-        lines.extend(gone.map(gone_line));
-    }
+    lines.extend(gone);
+    lines.extend(old.map(gone_line));
     lines
 }
 
@@ -119,9 +116,11 @@ fn words(subject: Subject) -> (&'static str, &'static str) {
 
 #[cfg(test)]
 mod tests {
+    use super::super::report::Key;
     use super::*;
     use crate::source::{Diagnostic, RootKind, Severity};
     use skillyard::{Digest, Source};
+    use std::path::Path;
     use std::time::SystemTime;
 
     fn reported(path: &str, name: &str, subject: Subject, fate: Fate, complaint: &str) -> Reported {
@@ -133,7 +132,13 @@ mod tests {
             column: 7,
         };
         let diagnostics = if complaint.is_empty() { Vec::new() } else { vec![diagnostic] };
-        Reported { key: Key { root: 0, path: path.into(), ordinal: 0 }, name: name.into(), subject, fate, diagnostics }
+        Reported {
+            key: Key { root: 0, path: Path::new(path).into(), ordinal: 0 },
+            name: name.into(),
+            subject,
+            fate,
+            diagnostics,
+        }
     }
 
     fn report(candidates: Vec<Reported>) -> Report {

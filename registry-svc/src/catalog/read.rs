@@ -139,12 +139,12 @@ mod tests {
         let files: Vec<_> = files
             .iter()
             .map(|(name, content)| {
-                let origin = directory.join(name);
-                fs::write(&origin, content).unwrap();
+                fs::write(directory.join(name), content).unwrap();
                 let (size, sha256) = (content.len() as u64, Digest::of(content));
                 SourceFile {
                     file: PackageFile { path: name.parse().unwrap(), size, executable: false, sha256 },
-                    origin,
+                    directory: directory.into(),
+                    elsewhere: None,
                 }
             })
             .collect();

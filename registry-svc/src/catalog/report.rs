@@ -1,6 +1,7 @@
 //! The load report: what became of every root and of every candidate, registered or not.
 
-use std::path::PathBuf;
+use std::path::Path;
+use std::sync::Arc;
 use std::time::SystemTime;
 
 use skillyard::Digest;
@@ -35,7 +36,7 @@ pub struct Reported {
     /// Which candidate it is.
     pub key: Key,
     /// As far as it is known; else empty.
-    pub name: String,
+    pub name: Arc<str>,
     /// What it would be.
     pub subject: Subject,
     /// What became of it.
@@ -50,7 +51,7 @@ pub struct Key {
     /// The place of its root among the roots.
     pub root: usize,
     /// Its file.
-    pub path: PathBuf,
+    pub path: Arc<Path>,
     /// Its place among the candidates of that path.
     pub ordinal: usize,
 }

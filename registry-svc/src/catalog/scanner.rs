@@ -169,7 +169,7 @@ mod tests {
             *counted.lock().unwrap() += 1;
             let Some(name) = told.lock().unwrap().recv().unwrap() else { panic!("told to") };
             let candidate = source::Candidate {
-                path: root.path.join(name),
+                path: root.path.join(name).into(),
                 name: name.into(),
                 value: None,
                 diagnostics: Vec::new(),
@@ -184,7 +184,7 @@ mod tests {
         scanner.start().await;
         let known = scanner.wait(Instant::now() + patience).await;
         let Scanned::Agents(scan) = known.scanned.as_ref() else { panic!("{known:?}") };
-        (scan.root.state, scan.candidates.iter().map(|candidate| candidate.name.clone()).collect())
+        (scan.root.state, scan.candidates.iter().map(|candidate| candidate.name.to_string()).collect())
     }
 
     async fn until_finished(scanner: &Scanner) {

@@ -2,9 +2,9 @@
 //! a reader takes the current one and keeps it for the whole call.
 
 use std::cmp::Ordering;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::ops::Bound;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use skillyard::{Agent, Digest, SkillName, View};
@@ -23,7 +23,8 @@ pub struct Catalog {
     /// In byte order of their names.
     skills: Vec<Entry>,
     agents: BTreeMap<String, Arc<Agent>>,
-    packages: HashMap<Digest, Arc<FoundSkill>>,
+    /// Places of the skills in order of their digests; made when somebody asks.
+    packages: OnceLock<Box<[u32]>>,
     report: Report,
     /// Made when somebody asks, of what there was before.
     index: OnceLock<Arc<Index>>,
@@ -47,7 +48,7 @@ pub(super) struct Entry {
     /// The skill and its files.
     pub(super) found: Arc<FoundSkill>,
     /// Of its manifest, as it was found.
-    pub(super) path: PathBuf,
+    pub(super) path: Arc<Path>,
     /// Of all that a caller could see of it but its modification time.
     pub(super) fingerprint: Digest,
     /// What was made of this very value before.
@@ -100,23 +101,18 @@ pub struct Difference {
 
 impl Catalog {
     pub(super) fn new(
-        skills: BTreeMap<SkillName, Entry>,
+        skills: Vec<Entry>,
         agents: BTreeMap<String, Arc<Agent>>,
         report: Report,
         before: Option<&Self>,
     ) -> Self {
-        let skills: Vec<_> = skills.into_values().collect();
         let version =
             fingerprint::of_catalog(skills.iter().map(|entry| &entry.fingerprint), agents.values().map(AsRef::as_ref));
-        let mut packages = HashMap::with_capacity(skills.len());
-        for entry in &skills {
-            packages.entry(entry.found.skill.digest).or_insert_with(|| Arc::clone(&entry.found));
-        }
         Self {
             version,
             skills,
             agents,
-            packages,
+            packages: OnceLock::new(),
             report,
             index: OnceLock::new(),
             index_before: Mutex::new(before.and_then(|before| before.index.get()).map(Arc::clone)),
@@ -160,7 +156,7 @@ impl Catalog {
     /// Where the manifest of a skill was found, whoever may see it.
     #[must_use]
     pub fn manifest_path(&self, name: &SkillName) -> Option<&Path> {
-        self.entry(name.as_str()).map(|entry| entry.path.as_path())
+        self.entry(name.as_str()).map(|entry| &*entry.path)
     }
 
     /// The skills of a view in byte order of their names, those after `after` only.
@@ -233,24 +229,34 @@ impl Catalog {
     /// A skill with this package; where several have it, one of them.
     #[must_use]
     pub fn package(&self, digest: &Digest) -> Option<&Arc<FoundSkill>> {
-        self.packages.get(digest)
+        let digest_at = |place: u32| &self.skills[place as usize].found.skill.digest;
+        let packages = self.packages.get_or_init(|| {
+            let mut places: Box<[u32]> = (0..).take(self.skills.len()).collect();
+            places.sort_unstable_by_key(|place| digest_at(*place));
+            places
+        });
+        let found = packages.binary_search_by_key(&digest, |place| digest_at(*place)).ok()?;
+        Some(&self.skills[packages[found] as usize].found)
     }
 
     /// How the skills differ from those of the catalog before.
     #[must_use]
     pub fn difference(&self, before: Option<&Self>) -> Difference {
         let mut difference = Difference::default();
+        // Both are in byte order of their names, and most are the very same.
+        let mut old = before.map(|before| before.skills.iter()).into_iter().flatten().peekable();
         for entry in &self.skills {
-            match before.and_then(|before| before.entry(entry.name())) {
+            let is_same = |old: &&Entry| Arc::ptr_eq(&old.found, &entry.found);
+            while old.next_if(|old| !is_same(old) && old.name() < entry.name()).is_some() {
+                difference.removed += 1;
+            }
+            match old.next_if(|old| is_same(old) || old.name() == entry.name()) {
                 None => difference.added += 1,
                 Some(old) if old.fingerprint != entry.fingerprint => difference.changed += 1,
                 Some(_) => {}
             }
         }
-        if let Some(before) = before {
-            let gone = before.skills.iter().filter(|entry| self.entry(entry.name()).is_none()).count();
-            difference.removed = u32::try_from(gone).unwrap_or(u32::MAX);
-        }
+        difference.removed += u32::try_from(old.count()).unwrap_or(u32::MAX);
         difference
     }
 
@@ -281,10 +287,9 @@ impl Catalog {
         }
     }
 
-    /// What was made of this very value before.
-    pub(super) fn known(&self, found: &Arc<FoundSkill>) -> Option<(Digest, Arc<Memo>)> {
-        let entry = self.entry(found.skill.name.as_str())?;
-        Arc::ptr_eq(&entry.found, found).then(|| (entry.fingerprint, Arc::clone(&entry.memo)))
+    /// The skills with what was made of them, in byte order of their names.
+    pub(super) fn known(&self) -> std::slice::Iter<'_, Entry> {
+        self.skills.iter()
     }
 
     fn entry(&self, name: &str) -> Option<&Entry> {
@@ -310,7 +315,7 @@ impl Catalog {
 }
 
 impl Entry {
-    fn name(&self) -> &str {
+    pub(super) fn name(&self) -> &str {
         self.found.skill.name.as_str()
     }
 

@@ -1,7 +1,8 @@
 //! Looks at a target as a root of either kind, and takes away what is said only because it was looked at as both.
 
 use std::collections::HashSet;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use skillyard::Source;
 
@@ -59,7 +60,7 @@ impl Kinds {
     /// The playbooks that the walk for programs comes upon are found as such, or are files of one, or lie too deep.
     fn programs_beside_books(&mut self) {
         let books = || self.books.iter().flat_map(|scan| &scan.candidates);
-        let seen: HashSet<PathBuf> = books().map(|candidate| candidate.path.clone()).collect();
+        let seen: HashSet<Arc<Path>> = books().map(|candidate| Arc::clone(&candidate.path)).collect();
         let playbooks: HashSet<PathBuf> = books()
             .filter(|candidate| is_playbook(candidate))
             .filter_map(|candidate| Some(candidate.path.parent()?.to_owned()))

@@ -1,7 +1,7 @@
 //! CatalogService: what skills there are, and what became of every candidate.
 
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use skillyard::pb::registry::v1 as pb;
 use skillyard::pb::skill::v1::SkillSource;
@@ -205,7 +205,7 @@ fn root_to_wire(report: &RootReport, unnotified: Option<&Unnotified>) -> pb::Roo
 fn candidate_to_wire(candidate: &Reported) -> pb::Candidate {
     pb::Candidate {
         path: candidate.key.path.to_string_lossy().into_owned(),
-        name: candidate.name.clone(),
+        name: candidate.name.to_string(),
         registered: candidate.is_registered(),
         diagnostics: candidate.diagnostics.iter().map(diagnostic_to_wire).collect(),
     }
@@ -238,10 +238,10 @@ fn key_to_position(key: &Key) -> Vec<u8> {
 /// And back; what is no position begins at the beginning.
 fn key_from_position(bytes: &[u8]) -> Key {
     let number = |bytes: &[u8; 8]| usize::try_from(u64::from_be_bytes(*bytes)).unwrap_or(usize::MAX);
-    let none = Key { root: 0, path: PathBuf::new(), ordinal: 0 };
+    let none = Key { root: 0, path: Path::new("").into(), ordinal: 0 };
     let Some((root, rest)) = bytes.split_first_chunk::<8>() else { return none };
     let Some((ordinal, path)) = rest.split_first_chunk::<8>() else { return none };
-    let path = std::ffi::OsString::from_vec(path.to_vec());
+    let path = PathBuf::from(std::ffi::OsString::from_vec(path.to_vec()));
     Key { root: number(root), path: path.into(), ordinal: number(ordinal) }
 }
 
@@ -251,9 +251,9 @@ mod tests {
 
     #[test]
     fn a_position_there_and_back() {
-        let path = std::ffi::OsString::from_vec(b"/a/\xff/skill.json".to_vec()).into();
+        let path = PathBuf::from(std::ffi::OsString::from_vec(b"/a/\xff/skill.json".to_vec())).into();
         let key = Key { root: 3, path, ordinal: 1 };
         assert_eq!(key_from_position(&key_to_position(&key)), key);
-        assert_eq!(key_from_position(b"short"), Key { root: 0, path: PathBuf::new(), ordinal: 0 });
+        assert_eq!(key_from_position(b"short"), Key { root: 0, path: Path::new("").into(), ordinal: 0 });
     }
 }

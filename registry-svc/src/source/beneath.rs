@@ -85,15 +85,19 @@ impl Beneath {
     }
 }
 
-/// Reads on until a buffer is full or the file ends. A signal does not end it.
-pub(crate) fn fill(file: &mut File, buffer: &mut [u8]) -> io::Result<usize> {
+/// Reads on until a buffer is full or the file ends, which it does where as much was read as there is `left` of it: what is
+/// written meanwhile gives the file another stamp.
+pub(crate) fn fill(file: &mut File, buffer: &mut [u8], left: u64) -> io::Result<usize> {
     let mut filled = 0;
     while filled < buffer.len() {
         match file.read(&mut buffer[filled..]) {
             Ok(0) => break,
             Ok(read) => filled += read,
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
             Err(error) => return Err(error),
+        }
+        if filled as u64 == left {
+            break;
         }
     }
     Ok(filled)

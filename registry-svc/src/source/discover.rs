@@ -16,8 +16,8 @@ use super::skill::Place;
 use super::text::{MAX_TEXT_BYTES, Text, read_bounded};
 use super::walk::{self, Ground, Walk};
 use super::{
-    AgentScan, Candidate, Look, Root, RootKind, RootState, Scan, SkillScan, agent_file, cloud, codes, mirror, parallel,
-    skill,
+    AgentScan, Candidate, Known, Look, Root, RootKind, RootState, Scan, SkillScan, agent_file, cloud, codes, mirror,
+    parallel, skill,
 };
 
 /// Looks at a root of skills.
@@ -50,6 +50,8 @@ pub fn scan_skills_with(look: &Look, root: &Root, previous: Option<&SkillScan>) 
         Ok(beneath) => (canonical.into(), beneath),
         Err(error) => return unreadable_root(root, &error),
     };
+    // Under another directory nothing is known.
+    let previous = previous.filter(|scan| scan.canonical.as_ref() == Some(&canonical));
     let before = previous.map(|scan| &scan.trees);
     let ground = Ground { root: &root.path, canonical: &canonical, beneath: &beneath, before };
     let Walk { manifests, others: mut candidates, trees } = match (source, &look.within) {
@@ -68,21 +70,21 @@ pub fn scan_skills_with(look: &Look, root: &Root, previous: Option<&SkillScan>) 
     let glances = Glances::default();
     let sight = Sight { beneath: &beneath, glances: &glances };
     let place = Place { root: &root.path, canonical: &canonical, source, ids: &listed.ids, look, sight };
-    let made = parallel::map(&manifests, |found| {
-        let known = previous.and_then(|scan| Some((scan.candidate(&found.path)?, scan.memory.get(&*found.path)?)));
-        skill::read(&place, found, known)
-    });
-    let mut memory = Memory::with_capacity(made.len());
+    let known = previous.map(|scan| scan.known(manifests.iter().map(|found| found.path.as_path())));
+    let jobs: Vec<_> = match known {
+        Some(known) => manifests.iter().zip(known).collect(),
+        None => manifests.iter().map(|found| (found, None)).collect(),
+    };
+    let made = parallel::map(&jobs, |(found, known)| skill::read(&place, found, *known));
+    let mut memory: Memory = candidates.iter().map(|_| None).collect();
     for (candidate, remembered) in made.into_iter().flatten() {
-        if let Some(remembered) = remembered {
-            memory.insert(candidate.path.as_path().into(), remembered);
-        }
         candidates.push(candidate);
+        memory.push(remembered);
     }
     if let Some(cloud_dir) = cloud_dir {
         listed.complete(cloud_dir, &mut candidates);
     }
-    Scan { trees, ..finish_scan(root, candidates, memory) }
+    Scan { trees, canonical: Some(canonical), ..finish_scan(root, candidates, memory) }
 }
 
 /// Looks at a directory of agent files.
@@ -104,13 +106,15 @@ pub fn scan_agents(root: &Root, previous: Option<&AgentScan>) -> AgentScan {
     let glances = Glances::default();
     let mut memory = Memory::default();
     let mut candidates = Vec::new();
-    for path in paths {
-        let known = previous.and_then(|scan| Some((scan.candidate(&path)?, scan.memory.get(&*path)?)));
-        let (candidate, remembered) = agent(&canonical, path, known, &glances);
-        if let Some(remembered) = remembered {
-            memory.insert(candidate.path.as_path().into(), remembered);
-        }
+    paths.sort();
+    let known = match previous {
+        Some(scan) => scan.known(paths.iter().map(PathBuf::as_path)),
+        None => paths.iter().map(|_| None).collect(),
+    };
+    for (path, known) in paths.iter().zip(known) {
+        let (candidate, remembered) = agent(&canonical, path.clone(), known, &glances);
         candidates.push(candidate);
+        memory.push(remembered);
     }
     finish_scan(root, candidates, memory)
 }
@@ -139,8 +143,12 @@ fn unreadable_root<T>(root: &Root, error: &io::Error) -> Scan<T> {
     Scan::new(Root { state: RootState::Unreadable, ..root.clone() }, vec![candidate])
 }
 
-fn finish_scan<T>(root: &Root, mut candidates: Vec<Candidate<T>>, memory: Memory) -> Scan<T> {
-    candidates.sort_by(|a, b| a.path.cmp(&b.path));
+/// `memory` is in the order of the candidates; of the last ones nothing may be remembered.
+fn finish_scan<T>(root: &Root, candidates: Vec<Candidate<T>>, memory: Memory) -> Scan<T> {
+    let memory = memory.into_iter().chain(std::iter::repeat_with(|| None));
+    let mut both: Vec<_> = candidates.into_iter().zip(memory).collect();
+    both.sort_by(|(a, _), (b, _)| a.path.cmp(&b.path));
+    let (candidates, memory) = both.into_iter().unzip();
     let root = Root { state: RootState::Registered, ..root.clone() };
     Scan { memory, ..Scan::new(root, candidates) }
 }
@@ -149,7 +157,7 @@ fn finish_scan<T>(root: &Root, mut candidates: Vec<Candidate<T>>, memory: Memory
 fn agent(
     root: &Arc<Path>,
     path: PathBuf,
-    known: Option<(&Candidate<Agent>, &Arc<Remembered>)>,
+    known: Known<'_, Agent>,
     glances: &Glances,
 ) -> (Candidate<Agent>, Option<Arc<Remembered>>) {
     let mut findings = Findings::default();
@@ -167,8 +175,8 @@ fn agent(
         findings.build(codes::E_ESCAPES_ROOT, (0, 0), message);
         return (Candidate::new(path, String::new(), None, findings), None);
     }
-    let at = memory::Place { root: Arc::clone(root), path: file.clone().into(), identity: None };
-    let mut now = Remembered::new(at, None, Listing::default(), Findings::default());
+    let at = memory::Place { path: file.clone().into(), id: None };
+    let mut now = Remembered::new(at, None, Listing::default(), &Findings::default());
     now.watch(vec![glances.at(&file)]);
     if let Some((candidate, before)) = known
         && before.still(&now, glances)

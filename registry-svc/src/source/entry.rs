@@ -54,7 +54,7 @@ pub(crate) fn check(
         let read = package
             .beneath
             .file(path.strip_prefix(package.root).unwrap_or(&path))
-            .and_then(|(mut file, stamp)| Ok((fill(&mut file, buffer)?, stamp)));
+            .and_then(|(mut file, stamp)| Ok((fill(&mut file, buffer, stamp.size)?, stamp)));
         let (read, stamp) = match read {
             Ok(read) => read,
             Err(error) => {

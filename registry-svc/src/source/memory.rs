@@ -1,39 +1,36 @@
 //! What a scan keeps for the next one: stamps and digests, so that what did not change is not read again.
 
-use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use skillyard::{Digest, PackagePath};
+use skillyard::Digest;
 
 use super::SourceFile;
 use super::beneath::Beneath;
 use super::findings::{Fault, Findings};
 use super::glance::{Glance, Glances};
 use super::package::{self, Item, Listing};
-use super::playbook::Identity;
 use super::stamp::{Stamp, unsettled};
 use super::text::{self, Text};
 use super::tree::Dir;
 
-/// What is kept, by the candidates' paths.
-pub(crate) type Memory = HashMap<Arc<Path>, Arc<Remembered>>;
+/// What is kept of each candidate, in their order.
+pub(crate) type Memory = Vec<Option<Arc<Remembered>>>;
 
 /// All that a candidate was made from.
 #[derive(Clone, Debug)]
 pub(crate) struct Remembered {
-    /// Where the package's directory, or the agent's file, lies.
     place: Place,
     items: Box<[Item]>,
-    /// Of each item, as far as it was read.
+    /// Of each item, as far as it was read; of none where the candidate's value has them.
     digests: Box<[Option<Digest>]>,
     /// The package's directory, and those that were listed for it alone.
     dir: Option<Arc<Dir>>,
     own: Box<[(PathBuf, Stamp)]>,
     is_plain: bool,
     /// What listing the items found.
-    listing: Findings,
+    listing: Option<Box<Findings>>,
     /// Other files that the candidate depends on, there or not.
     watched: Box<[Arc<Glance>]>,
     /// Before anything was read.
@@ -43,16 +40,14 @@ pub(crate) struct Remembered {
 /// What is known before anything is read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Place {
-    /// The canonical root.
-    pub(crate) root: Arc<Path>,
-    /// The canonical directory of a package; the canonical path of an agent's file.
+    /// The directory of a package below the root; the canonical path of an agent's file.
     pub(crate) path: Box<Path>,
-    /// What it is called whatever it says.
-    pub(crate) identity: Option<Identity>,
+    /// What an admin server calls it.
+    pub(crate) id: Option<Box<str>>,
 }
 
 impl Remembered {
-    pub(crate) fn new(place: Place, dir: Option<Arc<Dir>>, listing: Listing, findings: Findings) -> Self {
+    pub(crate) fn new(place: Place, dir: Option<Arc<Dir>>, listing: Listing, findings: &Findings) -> Self {
         Self {
             place,
             digests: listing.items.iter().map(|_| None).collect(),
@@ -60,7 +55,7 @@ impl Remembered {
             dir,
             own: listing.own.into(),
             is_plain: listing.is_plain,
-            listing: findings,
+            listing: (*findings != Findings::default()).then(|| Box::new(findings.clone())),
             watched: Box::default(),
             read_at: SystemTime::now(),
         }
@@ -91,8 +86,7 @@ impl Remembered {
 
     /// The directory as it is now, for this candidate alone.
     pub(crate) fn list_again(&self, beneath: &Beneath) -> Option<Arc<Dir>> {
-        let real = self.place.path.strip_prefix(&self.place.root).ok()?;
-        Dir::read_one(beneath, real, package::MAX_ENTRIES).ok()
+        Dir::read_one(beneath, &self.place.path, package::MAX_ENTRIES).ok()
     }
 
     /// Notes what an item was when it was read.
@@ -102,35 +96,31 @@ impl Remembered {
         }
     }
 
-    /// Notes the digests that were made.
-    pub(crate) fn remember(&mut self, files: &[SourceFile]) {
-        // Both are in order of their paths, and some of either may be missing in the other.
-        let mut files = files.iter().peekable();
-        for (item, digest) in self.items.iter().zip(&mut self.digests) {
-            let order = |path: &PackagePath| path.as_str().as_bytes().cmp(item.path.as_str().as_bytes());
-            while files.peek().is_some_and(|file| order(&file.file.path).is_lt()) {
-                files.next();
-            }
-            *digest = files.peek().filter(|file| file.file.path == item.path).map(|file| file.file.sha256);
-        }
+    /// Forgets the digests, because the candidate's value has them.
+    pub(crate) fn forget_digests(&mut self) {
+        self.digests = Box::default();
     }
 
     /// Whether a file went after it was listed.
-    pub(crate) fn lost_a_file(&self) -> bool {
-        let unread = self.items.iter().zip(&self.digests).filter(|(_, digest)| digest.is_none());
-        unread.into_iter().any(|(item, _)| !item.origin(&self.place.path).exists())
+    pub(crate) fn lost_a_file(&self, root: &Path, beneath: &Beneath) -> bool {
+        let there = |item: &Item| beneath.stamp(&item.real(root, &self.place.path)).is_ok();
+        self.items.iter().zip(&self.digests).any(|(item, digest)| digest.is_none() && !there(item))
     }
 
     /// What was read in this look.
     pub(crate) fn noted(&self, item: &Item) -> Option<Digest> {
-        self.digests[self.find(item)?]
+        *self.digests.get(self.find(item)?)?
     }
 
-    /// The digest that holds for a file whose stamp is still the same.
-    pub(crate) fn known(&self, item: &Item) -> Option<Digest> {
+    /// The digest that holds for a file whose stamp is still the same; `files` are those of the candidate's value.
+    pub(crate) fn known(&self, item: &Item, files: &[SourceFile]) -> Option<Digest> {
         let place = self.find(item)?;
-        let before = &self.items[place];
-        self.digests[place].filter(|_| before == item && before.stamp.trusted(self.read_at))
+        let before = self.items.get(place).filter(|before| *before == item && before.stamp.trusted(self.read_at))?;
+        if let Some(digest) = self.digests.get(place) {
+            return *digest;
+        }
+        let order = |file: &SourceFile| file.file.path.as_str().as_bytes().cmp(before.path.as_str().as_bytes());
+        files.binary_search_by(order).ok().map(|file| files[file].file.sha256)
     }
 
     fn find(&self, item: &Item) -> Option<usize> {
@@ -138,15 +128,24 @@ impl Remembered {
         self.items.binary_search_by(|item| item.path.as_str().as_bytes().cmp(wanted)).ok()
     }
 
-    /// Whether looking at the same directory once more would find what was found before: by stamps alone.
-    pub(crate) fn is_as_it_was(&self, place: &Place, dir: &Arc<Dir>, real: &Path, sight: &Sight<'_>) -> bool {
+    /// Whether looking at the same directory once more would find what was found before: by stamps alone. `real` is where
+    /// it lies below the root, which is the same.
+    pub(crate) fn is_as_it_was(&self, real: &Path, id: Option<&str>, dir: &Arc<Dir>, sight: &Sight<'_>) -> bool {
         let same = |path: &Path, stamp: &Stamp| sight.beneath.stamp(path).is_ok_and(|now| now == *stamp);
+        let mut path = PathBuf::with_capacity(self.place.path.as_os_str().len() + 64);
+        let mut is_same = |item: &Item| {
+            path.as_mut_os_string().clear();
+            path.push(real);
+            path.push(item.path.as_str());
+            same(&path, &item.stamp)
+        };
         self.is_plain
             && self.dir.as_ref().is_some_and(|before| Arc::ptr_eq(before, dir))
-            && self.place == *place
+            && self.place.path.as_os_str() == real.as_os_str()
+            && self.place.id.as_deref() == id
             && self.is_trusted()
             && self.own.iter().all(|(path, stamp)| stamp.trusted(self.read_at) && same(path, stamp))
-            && self.items.iter().all(|item| same(&real.join(item.path.as_str()), &item.stamp))
+            && self.items.iter().all(&mut is_same)
             && self.watched.iter().all(|before| before.is_same(sight.glances))
     }
 

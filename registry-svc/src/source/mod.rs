@@ -87,7 +87,7 @@ pub enum RootState {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Package {
     /// The canonical directory of the manifest.
-    pub directory: PathBuf,
+    pub directory: Arc<Path>,
     /// In byte order of their paths in the package.
     pub files: Vec<SourceFile>,
 }
@@ -97,8 +97,21 @@ pub struct Package {
 pub struct SourceFile {
     /// As the package holds it.
     pub file: PackageFile,
+    /// The package's canonical directory.
+    pub directory: Arc<Path>,
+    /// Its canonical path, where that is another than its own in the directory.
+    pub elsewhere: Option<Box<Path>>,
+}
+
+impl SourceFile {
     /// Its canonical path.
-    pub origin: PathBuf,
+    #[must_use]
+    pub fn origin(&self) -> PathBuf {
+        match &self.elsewhere {
+            Some(elsewhere) => elsewhere.to_path_buf(),
+            None => self.directory.join(self.file.path.as_str()),
+        }
+    }
 }
 
 /// A skill that was found and is whole.
@@ -116,9 +129,9 @@ pub struct FoundSkill {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Candidate<T> {
     /// Of the file (or, where there is none to name, of the directory).
-    pub path: PathBuf,
+    pub path: Arc<Path>,
     /// As far as it is known; else empty.
-    pub name: String,
+    pub name: Arc<str>,
     /// What it is, unless an error keeps it out.
     pub value: Option<Arc<T>>,
     /// In order of their lines.
@@ -129,12 +142,12 @@ pub struct Candidate<T> {
 
 impl<T> Candidate<T> {
     /// With what was found about it; the value is kept only where nothing failed.
-    fn new(path: PathBuf, name: String, value: Option<Arc<T>>, findings: findings::Findings) -> Self {
+    fn new(path: impl Into<Arc<Path>>, name: String, value: Option<Arc<T>>, findings: findings::Findings) -> Self {
         let failed = findings.failed();
         let value = value.filter(|_| failed.is_none());
         // What is no name may be as long as its file.
-        let name = findings::shortened(name, skillyard::name::MAX_CHARS);
-        Self { path, name, value, diagnostics: findings.into_diagnostics(), failed }
+        let name = findings::shortened(name, skillyard::name::MAX_CHARS).into();
+        Self { path: path.into(), name, value, diagnostics: findings.into_diagnostics(), failed }
     }
 }
 
@@ -159,6 +172,8 @@ pub struct Scan<T> {
     pub candidates: Vec<Candidate<T>>,
     memory: memory::Memory,
     trees: walk::Trees,
+    /// What the root's path led to.
+    canonical: Option<Arc<Path>>,
 }
 
 /// A scan of skills.
@@ -170,27 +185,51 @@ impl<T> Scan<T> {
     /// One that remembers nothing; `candidates` in sorted order of their paths.
     #[must_use]
     pub fn new(root: Root, candidates: Vec<Candidate<T>>) -> Self {
-        Self { root, candidates, memory: memory::Memory::new(), trees: walk::Trees::new() }
+        Self { root, candidates, memory: memory::Memory::new(), trees: walk::Trees::new(), canonical: None }
+    }
+
+    /// What was found when the root could be read, after a look that could not: with its state and what it says.
+    #[must_use]
+    pub fn kept(mut self, failed: Self) -> Self {
+        self.candidates.extend(failed.candidates);
+        self.candidates.sort_by(|a, b| a.path.cmp(&b.path));
+        Self::new(failed.root, self.candidates)
     }
 
     /// When the youngest file of all that was found last changed.
     #[must_use]
     pub fn youngest(&self) -> Option<SystemTime> {
-        self.memory.values().filter_map(|remembered| remembered.youngest()).max()
+        self.memory.iter().flatten().filter_map(|remembered| remembered.youngest()).max()
     }
 
     /// Whether a file was less than 500 ms old when it was read, so that it may be in the middle of being written: scan
     /// once more 500 ms later.
     #[must_use]
     pub fn needs_second_look(&self) -> bool {
-        self.memory.values().any(|remembered| remembered.unsettled())
+        self.memory.iter().flatten().any(|remembered| remembered.unsettled())
     }
 
-    fn candidate(&self, path: &Path) -> Option<&Candidate<T>> {
-        let index = self.candidates.binary_search_by(|candidate| candidate.path.as_path().cmp(path)).ok()?;
-        self.candidates.get(index)
+    /// What is known of the candidates of these paths, which are most often those that there were, in the same order.
+    fn known<'a>(&self, paths: impl Iterator<Item = &'a Path>) -> Vec<Known<'_, T>> {
+        if self.memory.len() != self.candidates.len() {
+            return paths.map(|_| None).collect();
+        }
+        let mut next = 0;
+        let mut known = |path: &Path| {
+            let is_next = self.candidates.get(next).is_some_and(|candidate| *candidate.path == *path);
+            let place = match is_next {
+                true => next,
+                false => self.candidates.binary_search_by(|candidate| (*candidate.path).cmp(path)).ok()?,
+            };
+            next = place + 1;
+            Some((&self.candidates[place], self.memory[place].as_ref()?))
+        };
+        paths.map(&mut known).collect()
     }
 }
+
+/// A candidate of before, and what is remembered of it.
+type Known<'a, T> = Option<(&'a Candidate<T>, &'a Arc<memory::Remembered>)>;
 
 /// What was found, not what is remembered of it.
 impl<T: PartialEq> PartialEq for Scan<T> {

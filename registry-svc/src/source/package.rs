@@ -42,10 +42,11 @@ pub(crate) struct Item {
 }
 
 impl Item {
-    /// Its canonical path.
-    pub(crate) fn origin(&self, directory: &Path) -> PathBuf {
+    /// Its path below the root, with that of its directory.
+    pub(crate) fn real(&self, root: &Path, directory: &Path) -> PathBuf {
         match &self.elsewhere {
-            Some(elsewhere) => elsewhere.to_path_buf(),
+            // What is not below the root is not opened.
+            Some(elsewhere) => elsewhere.strip_prefix(root).unwrap_or(elsewhere).to_owned(),
             None => directory.join(self.path.as_str()),
         }
     }
@@ -68,22 +69,13 @@ pub(crate) struct Place<'a> {
     /// Below the root.
     pub(crate) real: &'a Path,
     /// The canonical directory: both together.
-    pub(crate) directory: &'a Path,
+    pub(crate) directory: &'a Arc<Path>,
 }
 
 impl Place<'_> {
-    /// Where an item is below the root.
-    fn real(&self, item: &Item) -> PathBuf {
-        match &item.elsewhere {
-            // What is not below the root is not opened.
-            Some(elsewhere) => elsewhere.strip_prefix(self.root).unwrap_or(elsewhere).to_owned(),
-            None => self.real.join(item.path.as_str()),
-        }
-    }
-
     /// Opens an item, as long as it is a regular file.
-    pub(crate) fn open(&self, item: &Item) -> io::Result<File> {
-        self.beneath.file(&self.real(item)).map(|(file, _)| file)
+    fn open(&self, item: &Item) -> io::Result<(File, Stamp)> {
+        self.beneath.file(&item.real(self.root, self.real))
     }
 }
 
@@ -92,7 +84,7 @@ impl Place<'_> {
 /// # Errors
 /// Of the system; `InvalidInput` where it is no regular file any more.
 pub fn open(file: &SourceFile) -> io::Result<File> {
-    open_regular(&file.origin)
+    open_regular(&file.origin())
 }
 
 /// The files of a directory.
@@ -154,7 +146,7 @@ impl Lister<'_> {
         while let Some(Open { dir, next }) = open.last_mut() {
             let dir = Arc::clone(dir);
             let mut deeper = None;
-            for (name, kind, behind) in dir.entries_from(next.0, next.1) {
+            for (name, kind, behind) in dir.entries_from(*next) {
                 *next = behind;
                 entries += 1;
                 if self.listing.items.len() > MAX_FILES {
@@ -315,7 +307,11 @@ pub(crate) fn hash(
         match read {
             Ok((sha256, size)) => {
                 let file = PackageFile { path: item.path.clone(), size, executable: item.stamp.executable(), sha256 };
-                files.push(SourceFile { file, origin: item.origin(place.directory) });
+                files.push(SourceFile {
+                    file,
+                    directory: Arc::clone(place.directory),
+                    elsewhere: item.elsewhere.clone(),
+                });
             }
             Err(error) => {
                 let message = format!("{} cannot be read: {error}", item.path);
@@ -363,12 +359,12 @@ thread_local! {
 }
 
 /// In pieces: a package may be larger than what one wants in memory.
-fn digest(mut file: File) -> io::Result<(Digest, u64)> {
+fn digest((mut file, stamp): (File, Stamp)) -> io::Result<(Digest, u64)> {
     BUFFER.with_borrow_mut(|buffer| {
         let mut hasher = Hasher::default();
         let mut size = 0;
         loop {
-            let read = fill(&mut file, buffer)?;
+            let read = fill(&mut file, buffer, stamp.size.saturating_sub(size))?;
             hasher.update(&buffer[..read]);
             size += read as u64;
             if read < buffer.len() {

@@ -38,7 +38,7 @@ impl Identity {
     /// The name, composed: a file system that decomposes what was typed does not make another name of it.
     pub(crate) fn name(&self) -> String {
         let (Self::Directory(name) | Self::Cloud(name)) = self;
-        name.nfc().collect()
+        if name.is_ascii() { name.clone() } else { name.nfc().collect() }
     }
 }
 
@@ -112,7 +112,7 @@ fn name(fields: &mut Fields<'_>, identity: &Identity, findings: &mut Findings) -
             return None;
         }
     };
-    if !written.trim().nfkc().eq(name.as_str().nfkc()) {
+    if written.trim() != name.as_str() && !written.trim().nfkc().eq(name.as_str().nfkc()) {
         let (code, what) = match identity {
             Identity::Directory(_) => (codes::W_NAME_NOT_DIRECTORY, "its directory's name"),
             Identity::Cloud(_) => (codes::W_NAME_NOT_ID, "the id it was published under"),

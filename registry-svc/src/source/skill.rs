@@ -29,15 +29,23 @@ pub(crate) struct Place<'a> {
 }
 
 impl Place<'_> {
+    /// What an admin server calls what is in this directory.
+    fn id(&self, directory: &Path) -> Option<&str> {
+        if self.ids.is_empty() {
+            return None;
+        }
+        let name = directory.file_name().unwrap_or_default().to_string_lossy();
+        self.ids.get(name.as_ref()).map(String::as_str)
+    }
+
     /// What a playbook in this directory is called.
     fn identity(&self, directory: &Path) -> Option<Identity> {
         if self.source == Source::External {
             return None;
         }
-        let name = directory.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        Some(match self.ids.get(&name) {
-            Some(id) => Identity::Cloud(id.clone()),
-            None => Identity::Directory(name),
+        Some(match self.id(directory) {
+            Some(id) => Identity::Cloud(id.to_owned()),
+            None => Identity::Directory(directory.file_name().unwrap_or_default().to_string_lossy().into_owned()),
         })
     }
 }
@@ -61,7 +69,10 @@ pub(crate) fn read(
         if failed && std::fs::symlink_metadata(&found.path).is_err_and(gone) {
             return None;
         }
-        let Some(remembered) = made.1.as_ref().filter(|remembered| failed && remembered.lost_a_file()) else { break };
+        let Some(remembered) = made.1.as_ref().filter(|_| failed) else { break };
+        if !remembered.lost_a_file(place.canonical, place.sight.beneath) {
+            break;
+        }
         let Some(dir) = remembered.list_again(place.sight.beneath) else { break };
         made = read_once(place, found, &dir, known);
     }
@@ -74,9 +85,19 @@ fn read_once(
     dir: &Arc<Dir>,
     known: Option<(&Candidate<FoundSkill>, &Arc<Remembered>)>,
 ) -> Made {
-    let path = found.path.clone();
-    let logical = path.parent().unwrap_or(place.root).to_owned();
-    let identity = place.identity(&logical);
+    let logical = found.path.parent().unwrap_or(place.root);
+    let id = place.id(logical);
+    if let Some((candidate, before)) = known
+        && let Some(real) = &found.real
+        && before.is_as_it_was(real, id, dir, &place.sight)
+    {
+        return (candidate.clone(), Some(Arc::clone(before)));
+    }
+    let path: Arc<Path> = match known {
+        Some((candidate, _)) => Arc::clone(&candidate.path),
+        None => found.path.as_path().into(),
+    };
+    let identity = place.identity(logical);
     // A playbook has its name before it is read.
     let name = identity.as_ref().map(Identity::name).unwrap_or_default();
     let mut findings = Findings::default();
@@ -91,16 +112,6 @@ fn read_once(
         Source::External => (Rules::Subprocess, MAX_SKILL_JSON_BYTES),
         _ => (Rules::Playbook, MAX_PLAYBOOK_BYTES),
     };
-    let at = memory::Place {
-        root: Arc::clone(place.canonical),
-        path: opened.directory.clone().into(),
-        identity: identity.clone(),
-    };
-    if let Some((candidate, before)) = known
-        && before.is_as_it_was(&at, dir, &opened.real, &place.sight)
-    {
-        return (candidate.clone(), Some(Arc::clone(before)));
-    }
     let package = package::Place {
         root: place.canonical,
         beneath: place.sight.beneath,
@@ -108,7 +119,8 @@ fn read_once(
         directory: &opened.directory,
     };
     let listing = package::list(&package, dir, rules, &mut findings);
-    let mut now = Remembered::new(at, Some(Arc::clone(dir)), listing, findings.clone());
+    let at = memory::Place { path: opened.real.clone().into(), id: id.map(Into::into) };
+    let mut now = Remembered::new(at, Some(Arc::clone(dir)), listing, &findings);
     if let Some((candidate, before)) = known
         && before.still(&now, place.sight.glances)
     {
@@ -122,7 +134,7 @@ fn read_once(
         }
     };
     let relative = logical.strip_prefix(place.root).unwrap_or(Path::new("")).to_string_lossy().into_owned();
-    let work = Work { place, package, relative, before: known.map(|(_, before)| before.as_ref()) };
+    let work = Work { place, package, relative, before: known };
     let (name, value) = match &identity {
         None => {
             let (name, manifest) = manifest::read(&text, &mut findings);
@@ -138,6 +150,9 @@ fn read_once(
             (name, sheet.and_then(|sheet| book(&work, sheet, &mut now, &mut findings)))
         }
     };
+    if value.is_some() {
+        now.forget_digests();
+    }
     (Candidate::new(path, name, value.map(Arc::new), findings), Some(Arc::new(now)))
 }
 
@@ -145,7 +160,7 @@ fn read_once(
 struct Opened {
     /// Its directory, below the root, and whole.
     real: PathBuf,
-    directory: PathBuf,
+    directory: Arc<Path>,
     manifest: PathBuf,
 }
 
@@ -153,9 +168,9 @@ fn open_manifest(place: &Place<'_>, found: &walk::Manifest) -> Result<Opened, Fa
     let path = &found.path;
     if let Some(real) = &found.real {
         // No link is on the way; one that comes to be there is refused when the file is opened.
-        let directory = match real.as_os_str().is_empty() {
-            true => place.canonical.to_path_buf(),
-            false => place.canonical.join(real),
+        let directory: Arc<Path> = match real.as_os_str().is_empty() {
+            true => Arc::clone(place.canonical),
+            false => place.canonical.join(real).into(),
         };
         let manifest = directory.join(path.file_name().unwrap_or_default());
         return Ok(Opened { real: real.clone(), directory, manifest });
@@ -179,7 +194,7 @@ fn open_manifest(place: &Place<'_>, found: &walk::Manifest) -> Result<Opened, Fa
         let message = format!("the manifest is a link to {target}, out of its directory: put the file itself there");
         return Err(Fault::file(codes::E_MANIFEST_OUTSIDE, Stage::Build, message));
     }
-    Ok(Opened { real: real.to_owned(), directory, manifest })
+    Ok(Opened { real: real.to_owned(), directory: directory.into(), manifest })
 }
 
 /// What both kinds need to become a value.
@@ -187,7 +202,7 @@ struct Work<'a> {
     place: &'a Place<'a>,
     package: package::Place<'a>,
     relative: String,
-    before: Option<&'a Remembered>,
+    before: Option<(&'a Candidate<FoundSkill>, &'a Arc<Remembered>)>,
 }
 
 fn subprocess(
@@ -220,7 +235,6 @@ fn subprocess(
             (path, hashed(work, &items, now, findings)?)
         }
     };
-    now.remember(&files.files);
     let kind = Kind::Subprocess(Subprocess {
         schema_json: manifest.schema_json,
         entry: path,
@@ -241,7 +255,7 @@ fn subprocess(
             extra: manifest.extra,
             modified_at: files.modified_at,
         },
-        package: Package { directory: work.package.directory.to_owned(), files: files.files },
+        package: Package { directory: Arc::clone(work.package.directory), files: files.files },
         tier: Some(Tier::Free),
     })
 }
@@ -253,7 +267,6 @@ fn book(work: &Work<'_>, sheet: Sheet, now: &mut Remembered, findings: &mut Find
         now.watch(watched.iter().map(|path| work.place.sight.glances.at(path)).collect());
     }
     let files = hashed(work, now.items(), now, findings)?;
-    now.remember(&files.files);
     let tier = own_tier(&sheet.extra);
     Some(FoundSkill {
         skill: Skill {
@@ -267,7 +280,7 @@ fn book(work: &Work<'_>, sheet: Sheet, now: &mut Remembered, findings: &mut Find
             extra: sheet.extra,
             modified_at: files.modified_at,
         },
-        package: Package { directory: work.package.directory.to_owned(), files: files.files },
+        package: Package { directory: Arc::clone(work.package.directory), files: files.files },
         tier,
     })
 }
@@ -293,7 +306,12 @@ fn hashed(work: &Work<'_>, items: &[Item], now: &Remembered, findings: &mut Find
         return None;
     }
     // What was read for its values is hashed as it was read: values and digest are of one version.
-    let known = |item: &Item| now.noted(item).or_else(|| work.before?.known(item));
+    let before = |item: &Item| {
+        let (candidate, remembered) = work.before?;
+        let files = candidate.value.as_ref().map(|found| found.package.files.as_slice()).unwrap_or_default();
+        remembered.known(item, files)
+    };
+    let known = |item: &Item| now.noted(item).or_else(|| before(item));
     let files = package::hash(&work.package, items, known, findings);
     let digest = Digest::of_package(files.iter().map(|file| &file.file));
     let modified_at = items.iter().map(|item| item.stamp.modified_at()).max().unwrap_or(SystemTime::UNIX_EPOCH);

@@ -67,7 +67,7 @@ fn check_name(name: &str, at: (u32, u32), findings: &mut Findings) {
     if name.parse::<SkillName>().is_err() {
         return;
     }
-    let name: String = name.nfkc().collect();
+    let name: String = if name.is_ascii() { name.to_owned() } else { name.nfkc().collect() };
     let mut refuse = |code, why: &str| {
         let message = format!("the Agent Skills specification allows no name {name:?}: {why}");
         findings.warn(code, at, message);

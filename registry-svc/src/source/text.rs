@@ -124,11 +124,11 @@ fn whole(opened: io::Result<(u64, File)>, path: &Path, most: u64) -> Result<Vec<
     let (size, mut file) = opened.map_err(unreadable)?;
     // One more than there is: that the file ends is seen at once.
     let mut bytes = vec![0; usize::try_from(size.min(most)).unwrap_or_default() + 1];
-    let mut filled = fill(&mut file, &mut bytes).map_err(unreadable)?;
+    let mut filled = fill(&mut file, &mut bytes, size).map_err(unreadable)?;
     while filled == bytes.len() && filled as u64 <= most {
         // It has grown.
         bytes.resize((filled * 2).min(usize::try_from(most).unwrap_or(usize::MAX - 1) + 1), 0);
-        filled += fill(&mut file, &mut bytes[filled..]).map_err(unreadable)?;
+        filled += fill(&mut file, &mut bytes[filled..], 0).map_err(unreadable)?;
     }
     bytes.truncate(filled);
     if bytes.len() as u64 > most {

@@ -30,18 +30,15 @@ pub(crate) struct Dir {
     listed_at: SystemTime,
     /// Whether there was no room for all that is in it.
     pub(crate) is_cut: bool,
-    /// In byte order of their names.
-    names: Arc<[Name]>,
+    names: Names,
     /// Of each name that is a directory's, in their order.
     below: Box<[Below]>,
 }
 
-/// What a directory has.
-#[derive(Debug)]
-struct Name {
-    name: Box<OsStr>,
-    kind: FileType,
-}
+/// Names in byte order, one after the other: for each its kind, its length, and itself. There are as many of these as
+/// there are directories, and most have few names.
+#[derive(Clone, Debug)]
+struct Names(Arc<[u8]>);
 
 /// A directory in a directory.
 #[derive(Debug)]
@@ -118,39 +115,62 @@ impl Dir {
 
     /// What is in it, in byte order of the names.
     pub(crate) fn entries(&self) -> impl Iterator<Item = (&OsStr, Kind<'_>)> {
-        self.entries_from(0, 0).map(|(name, kind, _)| (name, kind))
+        self.entries_from((0, 0)).map(|(name, kind, _)| (name, kind))
     }
 
-    /// What is in it from a place on; with each, the place behind it.
+    /// What is in it from a place on, which is `(0, 0)` at first; with each, the place behind it.
     pub(crate) fn entries_from(
         &self,
-        name: usize,
-        below: usize,
+        (offset, below): (usize, usize),
     ) -> impl Iterator<Item = (&OsStr, Kind<'_>, (usize, usize))> {
-        let mut directories = below;
-        (name + 1..).zip(&self.names[name..]).map(move |(next, Name { name, kind })| {
+        let (mut offset, mut directories) = (offset, below);
+        self.names.from(offset).map(move |(name, kind)| {
+            offset += HEAD + name.len();
             let kind = match kind {
-                FileType::Directory => {
+                DIRECTORY => {
                     directories += 1;
                     Kind::Directory(self.below.get(directories - 1).unwrap_or(&Below::NotEntered))
                 }
-                FileType::RegularFile => Kind::File,
-                FileType::Symlink => Kind::Link,
+                FILE => Kind::File,
+                LINK => Kind::Link,
                 _ => Kind::Other,
             };
-            (&**name, kind, (next, directories))
+            (name, kind, (offset, directories))
         })
     }
 
     /// Whether it has a regular file of this name.
     pub(crate) fn has_file(&self, name: &str) -> bool {
-        let found = self.names.binary_search_by(|entry| entry.name.as_bytes().cmp(name.as_bytes()));
-        found.is_ok_and(|place| self.names[place].kind == FileType::RegularFile)
+        self.names.from(0).any(|(own, kind)| own == name && kind == FILE)
     }
 
     /// Whether the same stamp, seen later, means that the same is in it.
     fn is_trusted(&self) -> bool {
         !self.is_cut && self.stamp.trusted(self.listed_at)
+    }
+}
+
+/// Kinds as they are kept.
+const DIRECTORY: u8 = 1;
+const FILE: u8 = 2;
+const LINK: u8 = 3;
+const OTHER: u8 = 4;
+/// Before each name: its kind and its length, which no file system lets be more than 255.
+const HEAD: usize = 2;
+
+impl Names {
+    fn from(&self, offset: usize) -> impl Iterator<Item = (&OsStr, u8)> {
+        let mut rest = self.0.get(offset..).unwrap_or_default();
+        std::iter::from_fn(move || {
+            let [kind, length, after @ ..] = rest else { return None };
+            let (name, after) = after.split_at_checked(usize::from(*length))?;
+            rest = after;
+            Some((OsStr::from_bytes(name), *kind))
+        })
+    }
+
+    fn directories(&self) -> impl Iterator<Item = &OsStr> {
+        self.from(0).filter(|(_, kind)| *kind == DIRECTORY).map(|(name, _)| name)
     }
 }
 
@@ -163,36 +183,56 @@ struct Job {
 /// What a look at a directory found.
 enum Look {
     Same(Arc<Dir>),
-    New { stamp: Stamp, listed_at: SystemTime, is_cut: bool, names: Vec<Name>, before: Option<Arc<Dir>> },
+    New { listed: Listed, before: Option<Arc<Dir>> },
     Closed(io::Error),
+}
+
+struct Listed {
+    stamp: Stamp,
+    listed_at: SystemTime,
+    is_cut: bool,
+    names: Names,
 }
 
 fn look(beneath: &Beneath, job: &Job, left: &AtomicUsize) -> Look {
     if let Some(before) = job.before.as_ref().filter(|before| before.is_trusted())
         && beneath.stamp(&job.path).is_ok_and(|stamp| stamp == before.stamp)
-        && take(left, before.names.len()) == before.names.len()
     {
-        return Look::Same(Arc::clone(before));
+        let names = before.names.from(0).count();
+        if take(left, names) == names {
+            return Look::Same(Arc::clone(before));
+        }
     }
     match list(beneath, &job.path, left) {
-        Ok((stamp, listed_at, is_cut, names)) => {
-            Look::New { stamp, listed_at, is_cut, names, before: job.before.as_ref().map(Arc::clone) }
-        }
+        Ok(listed) => Look::New { listed, before: job.before.as_ref().map(Arc::clone) },
         Err(error) => Look::Closed(error),
     }
 }
 
-fn list(beneath: &Beneath, path: &Path, left: &AtomicUsize) -> io::Result<(Stamp, SystemTime, bool, Vec<Name>)> {
+/// What a thread needs for a listing, made once.
+struct Scratch {
+    entries: Box<[MaybeUninit<u8>]>,
+    /// The names as they come, and of each its place in them and its kind.
+    text: Vec<u8>,
+    places: Vec<(Range<usize>, u8)>,
+}
+
+fn list(beneath: &Beneath, path: &Path, left: &AtomicUsize) -> io::Result<Listed> {
     thread_local! {
-        static BUFFER: RefCell<Box<[MaybeUninit<u8>]>> =
-            RefCell::new(vec![MaybeUninit::uninit(); NAMES_AT_ONCE].into_boxed_slice());
+        static SCRATCH: RefCell<Scratch> = RefCell::new(Scratch {
+            entries: vec![MaybeUninit::uninit(); NAMES_AT_ONCE].into_boxed_slice(),
+            text: Vec::new(),
+            places: Vec::new(),
+        });
     }
     let directory = beneath.directory(path)?;
     let listed_at = SystemTime::now();
     let stamp = Stamp::of_stat(&fstat(&directory)?);
-    let (mut names, mut is_cut) = (Vec::new(), false);
-    BUFFER.with_borrow_mut(|buffer| -> io::Result<()> {
-        let mut entries = RawDir::new(&directory, buffer);
+    SCRATCH.with_borrow_mut(|Scratch { entries, text, places }| {
+        text.clear();
+        places.clear();
+        let mut is_cut = false;
+        let mut entries = RawDir::new(&directory, entries);
         while let Some(entry) = entries.next() {
             let entry = entry?;
             let name = entry.file_name();
@@ -211,12 +251,25 @@ fn list(beneath: &Beneath, path: &Path, left: &AtomicUsize) -> io::Result<(Stamp
                 },
                 kind => kind,
             };
-            names.push(Name { name: OsStr::from_bytes(name.to_bytes()).into(), kind });
+            let kind = match kind {
+                FileType::Directory => DIRECTORY,
+                FileType::RegularFile => FILE,
+                FileType::Symlink => LINK,
+                _ => OTHER,
+            };
+            let start = text.len();
+            text.extend_from_slice(name.to_bytes());
+            places.push((start..text.len(), kind));
         }
-        Ok(())
-    })?;
-    names.sort_unstable_by(|a, b| a.name.as_bytes().cmp(b.name.as_bytes()));
-    Ok((stamp, listed_at, is_cut, names))
+        places.sort_unstable_by(|a, b| text[a.0.clone()].cmp(&text[b.0.clone()]));
+        let mut names = Vec::with_capacity(text.len() + HEAD * places.len());
+        for (place, kind) in places.iter() {
+            let Ok(length) = u8::try_from(place.len()) else { return Err(io::ErrorKind::InvalidFilename.into()) };
+            names.extend([*kind, length]);
+            names.extend_from_slice(&text[place.clone()]);
+        }
+        Ok(Listed { stamp, listed_at, is_cut, names: Names(names.into()) })
+    })
 }
 
 /// Takes as much as there is, at most so much.
@@ -226,33 +279,25 @@ fn take(left: &AtomicUsize, most: usize) -> usize {
 }
 
 impl Look {
-    fn names(&self) -> &[Name] {
-        match self {
-            Self::Same(dir) => &dir.names,
-            Self::New { names, .. } => names,
-            Self::Closed(_) => &[],
-        }
-    }
-
     /// The directories below that are to be looked at.
     fn jobs(&self, path: &Path, skipped: fn(&OsStr) -> bool) -> Vec<Job> {
-        let before = match self {
-            Self::Same(dir) => Some(dir),
-            Self::New { before, .. } => before.as_ref(),
-            Self::Closed(_) => None,
+        let (names, before) = match self {
+            Self::Same(dir) => (&dir.names, Some(dir)),
+            Self::New { listed, before } => (&listed.names, before.as_ref()),
+            Self::Closed(_) => return Vec::new(),
         };
         // Both are in order of the names.
         let mut old = before.into_iter().flat_map(|dir| dir.entries()).peekable();
         let mut jobs = Vec::new();
-        for name in self.names().iter().filter(|name| name.is_entered(skipped)) {
-            while old.peek().is_some_and(|(old, _)| old.as_bytes() < name.name.as_bytes()) {
+        for name in names.directories().filter(|name| !skipped(name)) {
+            while old.peek().is_some_and(|(old, _)| old.as_bytes() < name.as_bytes()) {
                 old.next();
             }
             let before = match old.peek() {
-                Some((old, Kind::Directory(Below::Listed(dir)))) if **old == *name.name => Some(Arc::clone(dir)),
+                Some((old, Kind::Directory(Below::Listed(dir)))) if *old == name => Some(Arc::clone(dir)),
                 _ => None,
             };
-            jobs.push(Job { path: path.join(&*name.name), before });
+            jobs.push(Job { path: path.join(name), before });
         }
         jobs
     }
@@ -260,43 +305,36 @@ impl Look {
     /// The directory, with those below it that were looked at.
     fn into_dir(
         self,
-        below: impl ExactSizeIterator<Item = io::Result<Arc<Dir>>>,
+        mut looked_at: impl ExactSizeIterator<Item = io::Result<Arc<Dir>>>,
         skipped: fn(&OsStr) -> bool,
     ) -> io::Result<Arc<Dir>> {
-        let looked_at = below.len() > 0;
-        let mut below = below;
-        let mut of = |name: &Name| match name.is_entered(skipped) && looked_at {
-            true => match below.next() {
-                Some(Ok(dir)) => Below::Listed(dir),
-                Some(Err(error)) => Below::Closed(error),
-                None => Below::NotEntered,
-            },
-            false => Below::NotEntered,
-        };
-        let directories = |names: &[Name], of: &mut dyn FnMut(&Name) -> Below| -> Box<[Below]> {
-            names.iter().filter(|name| name.kind == FileType::Directory).map(of).collect()
+        let none = looked_at.len() == 0;
+        let mut below = |names: &Names| -> Box<[Below]> {
+            let of = |name| match none || skipped(name) {
+                true => Below::NotEntered,
+                false => match looked_at.next() {
+                    Some(Ok(dir)) => Below::Listed(dir),
+                    Some(Err(error)) => Below::Closed(error),
+                    None => Below::NotEntered,
+                },
+            };
+            names.directories().map(of).collect()
         };
         match self {
             Self::Same(dir) => {
-                let below = directories(&dir.names, &mut of);
+                let below = below(&dir.names);
                 if below.iter().zip(&dir.below).all(|(now, before)| now.is_same(before)) {
                     return Ok(dir);
                 }
                 let Dir { stamp, listed_at, is_cut, .. } = *dir;
-                Ok(Arc::new(Dir { stamp, listed_at, is_cut, names: Arc::clone(&dir.names), below }))
+                Ok(Arc::new(Dir { stamp, listed_at, is_cut, names: dir.names.clone(), below }))
             }
-            Self::New { stamp, listed_at, is_cut, names, .. } => {
-                let below = directories(&names, &mut of);
-                Ok(Arc::new(Dir { stamp, listed_at, is_cut, names: names.into(), below }))
+            Self::New { listed: Listed { stamp, listed_at, is_cut, names }, .. } => {
+                let below = below(&names);
+                Ok(Arc::new(Dir { stamp, listed_at, is_cut, names, below }))
             }
             Self::Closed(error) => Err(error),
         }
-    }
-}
-
-impl Name {
-    fn is_entered(&self, skipped: fn(&OsStr) -> bool) -> bool {
-        self.kind == FileType::Directory && !skipped(&self.name)
     }
 }
 
@@ -347,7 +385,7 @@ mod tests {
                 Below::Listed(dir) => Below::Listed(Self::aged(dir)),
                 _ => Below::NotEntered,
             });
-            let (names, below) = (Arc::clone(&dir.names), below.collect());
+            let (names, below) = (dir.names.clone(), below.collect());
             let listed_at = dir.listed_at + Duration::from_secs(60);
             Arc::new(Dir { stamp: dir.stamp, listed_at, is_cut: dir.is_cut, names, below })
         }

@@ -14,11 +14,17 @@ use super::node::{Data, Member, Node};
 use super::text::Text;
 use super::{Stage, codes};
 
+mod plain;
+
 /// Most bytes of a text.
 pub(crate) const MAX_BYTES: usize = 64 << 10;
 
 /// The keys of a frontmatter's text.
 pub(crate) fn parse(text: &Text) -> Result<Vec<Member>, Fault> {
+    plain::read(text).map_or_else(|| parse_fully(text), Ok)
+}
+
+fn parse_fully(text: &Text) -> Result<Vec<Member>, Fault> {
     let empty = || {
         let message = "the frontmatter is empty: write `name:` and `description:` between the two `---`";
         Fault::at(codes::E_FRONTMATTER_EMPTY, Stage::Parse, (1, 1), message)

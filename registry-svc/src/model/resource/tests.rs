@@ -256,6 +256,6 @@ fn a_package_without_its_text() {
         extra: serde_json::Map::new(),
         modified_at: SystemTime::UNIX_EPOCH,
     };
-    let package = crate::source::Package { directory: "/".into(), files: Vec::new() };
+    let package = crate::source::Package { directory: std::path::Path::new("/").into(), files: Vec::new() };
     assert!(matches!(body(&FoundSkill { skill, package, tier: None }), Err(ReadError::NoManifest)));
 }
