@@ -3,7 +3,8 @@
 
 /// A file or directory cannot be read, or is not a regular file. Give the registry's user the right to read it.
 pub const E_UNREADABLE: &str = "E_UNREADABLE";
-/// A manifest is larger than is read. Move text that a model does not always need into files beside it.
+/// A manifest is larger than is read: 1 MiB of a `SKILL.md`, 512 KiB of a `skill.json`, 4 MiB of an agent's file.
+/// Move text that a model does not always need into files beside it.
 pub const E_TOO_LARGE: &str = "E_TOO_LARGE";
 /// A manifest has bytes that are not UTF-8. Save it as UTF-8.
 pub const E_NOT_UTF8: &str = "E_NOT_UTF8";

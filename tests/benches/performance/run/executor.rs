@@ -1,6 +1,5 @@
 //! Executors that are measured: with everything on, with everything off, and in between; and the calls that drive them.
 
-use std::path::Path;
 use std::time::Duration;
 
 use skillyard::pb::executor::v1::executor_service_client::ExecutorServiceClient;
@@ -10,7 +9,7 @@ use skillyard_tests::access::{Door, Show};
 use skillyard_tests::world::{Builder, endpoint};
 use skillyard_tests::{Skill, World, pack};
 
-use crate::drive::{self, ARGUMENTS, Target};
+use crate::run::drive::{self, ARGUMENTS, Target};
 
 /// How an executor is set up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,7 +50,7 @@ impl Setting {
 
 /// A world where nobody else comes and goes.
 pub(crate) fn builder() -> Builder {
-    World::builder_in(Path::new(env!("CARGO_TARGET_TMPDIR")))
+    World::builder_in(crate::place())
 }
 
 /// An executor with the smallest skill, warm: every slot has been started, and every page been touched.

@@ -10,13 +10,13 @@ use skillyard::pb::registry::v1::fetch_package_response::Part;
 use skillyard::pb::registry::v1::{FetchPackageRequest, GetSkillRequest};
 
 use crate::Options;
-use crate::registry::Registry;
-use crate::rows::{Goal, Rows};
+use crate::catalog::registry::Registry;
+use crate::table::{Goal, Table};
 
 const BYTES: usize = (64 << 20) - (64 << 10);
 
-pub(crate) async fn measure(options: &Options, rows: &mut Rows) {
-    let registry = Registry::start(&options.place, write).await;
+pub(crate) async fn measure(options: &Options, table: &mut Table) {
+    let registry = Registry::start(crate::place(), write).await;
     let request = GetSkillRequest { name: "large".into(), ..Default::default() };
     let digest = registry.catalog().await.get_skill(request).await.unwrap().into_inner().skill.unwrap().digest;
     let mut client = registry.packages().await;
@@ -34,10 +34,8 @@ pub(crate) async fn measure(options: &Options, rows: &mut Rows) {
         assert!(bytes > BYTES);
         let copy = copy(&registry.path().join("ext/large/data"), &registry.path().join("copy"));
         if round > 0 {
-            rows.add("copying 64 MiB / fetching it", copy / fetch, Goal::AtLeast(0.5));
-            rows.add("copying 64 MiB, ms", copy * 1e3, Goal::None);
-            rows.add("fetching 64 MiB, ms", fetch * 1e3, Goal::None);
-            rows.add("fetching 64 MiB, CPU ms of the registry", cpu * 1e3, Goal::None);
+            table.add("FetchPackage of 64 MiB, bytes a second", "copying the file", Goal::AtLeast(0.5), copy / fetch);
+            table.add("FetchPackage of 64 MiB, ms of processor", "", Goal::None, cpu * 1e3);
         }
     }
 }

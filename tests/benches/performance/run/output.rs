@@ -8,9 +8,10 @@ use rustix::time::{ClockId, clock_gettime};
 use skillyard::pb::executor::v1::run_event::Event;
 use skillyard_tests::{Call, Live, Skill, binaries, call};
 
-use crate::executor::{Setting, builder};
+use crate::Options;
+use crate::run::executor::{Setting, builder};
+use crate::run::floor;
 use crate::table::{Goal, Table};
-use crate::{Options, floor};
 
 /// Says on stderr when that was, by the clock that does not jump.
 const CLOCK: &str = r#"
@@ -65,7 +66,7 @@ pub(crate) async fn measure(options: &Options, table: &mut Table) {
     let by_hand = world.path("external").join("script/run.sh");
     let calls = Setting::AllOn.caller(&world);
     let open = |call: Call| Live::open(calls.client.clone(), call);
-    let script = || call("script").args(crate::drive::ARGUMENTS);
+    let script = || call("script").args(crate::run::drive::ARGUMENTS);
     open(script()).await.unwrap().rest().await;
     for round in 0..options.rounds {
         for _ in 0..EACH {
@@ -101,7 +102,7 @@ pub(crate) async fn measure(options: &Options, table: &mut Table) {
             let began = Instant::now();
             if (turn + round) % 2 == 0 {
                 let mut child = floor::start_in(&by_hand, &[("PATH", "/usr/local/bin:/usr/bin:/bin")]);
-                child.stdin.take().unwrap().write_all(crate::drive::ARGUMENTS.as_bytes()).unwrap();
+                child.stdin.take().unwrap().write_all(crate::run::drive::ARGUMENTS.as_bytes()).unwrap();
                 assert!(child.wait_with_output().unwrap().status.success());
                 hand += began.elapsed().as_secs_f64();
             } else {

@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use crate::cpu::Spent;
+use crate::run::cpu::Spent;
 
 /// What every run is given.
 pub(crate) const ARGUMENTS: &str = r#"{"path":"/var/log","days":7}"#;

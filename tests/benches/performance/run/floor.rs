@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 use skillyard_tests::pack;
 use skillyard_tests::process::command;
 
-use crate::cpu::Spent;
-use crate::drive::{ARGUMENTS, Sample};
+use crate::run::cpu::Spent;
+use crate::run::drive::{ARGUMENTS, Sample};
 
 pub(crate) fn measure(program: &Path, at: usize, length: Duration) -> Sample {
     let stop = AtomicBool::new(false);

@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# Installs what `cargo bench -p skillyard-tests --bench load -- --only peers` compares the executor with, below the target
+# Installs what `cargo bench -p skillyard-tests -- --only peers` compares the executor with, below the target
 # directory: Python packages, a Go program, a Node package, each where its language is there (Debian: python3-venv,
 # golang-go, npm). Says which were left out.
 set -euo pipefail
 here=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")" && pwd)
-target=${CARGO_TARGET_DIR:-$here/../../../target}
+target=${CARGO_TARGET_DIR:-$here/../../../../target}
 mkdir -p -- "$target/peers"
 cd -- "$target/peers"
 

@@ -34,9 +34,9 @@ impl Table {
     }
 
     pub(crate) fn print(&self) {
-        crate::say(&format!("{:<42} {:<24} {:>24}  goal", "what", "against", "median [least..most]"));
+        crate::say(&format!("{:<56} {:<26} {:>24}  goal", "what", "against", "median [least..most]"));
         for Row { what, against, goal, values } in &self.0 {
-            crate::say(&format!("{what:<42} {against:<24} {:>24}  {}", spread(values), goal.verdict(middle(values))));
+            crate::say(&format!("{what:<56} {against:<26} {:>24}  {}", spread(values), goal.verdict(middle(values))));
         }
     }
 }

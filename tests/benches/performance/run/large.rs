@@ -4,9 +4,10 @@ use std::time::Duration;
 
 use skillyard_tests::{Live, Skill, call, eventually, process};
 
-use crate::executor::{self, Setting, builder};
+use crate::run::drive;
+use crate::run::executor::{self, Setting, builder};
 use crate::table::{Goal, Table};
-use crate::{Options, drive, say};
+use crate::{Options, say};
 
 /// Writes nearly as much as a result may have, and waits until it is ended.
 const HOARD: &str = r#"

@@ -1,5 +1,5 @@
 //! What a user would write or run instead, each on the smallest program, in turn with the executor. Those that
-//! `peers/install.sh` has installed are measured.
+//! `performance/peers/install.sh` has installed are measured.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -18,8 +18,8 @@ use tokio::sync::{mpsc, oneshot};
 use tonic::transport::Channel;
 use tonic_prost::ProstCodec;
 
-use crate::drive::{self, ARGUMENTS, Target};
-use crate::executor::{self, Setting};
+use crate::run::drive::{self, ARGUMENTS, Target};
+use crate::run::executor::{self, Setting};
 use crate::table::{Goal, Table};
 use crate::{Options, say};
 
@@ -47,7 +47,7 @@ pub(crate) async fn measure(options: &Options, table: &mut Table) {
     let program = binaries::compiled(pack::TINY);
     for (name, words, way, goal) in PEERS {
         let Some(mut peer) = Peer::start(words, way, &program) else {
-            say(&format!("{name} is not installed: tests/benches/peers/install.sh"));
+            say(&format!("{name} is not installed: tests/benches/performance/peers/install.sh"));
             continue;
         };
         let target = peer.target(way).await;
@@ -77,7 +77,7 @@ struct Peer(Child);
 impl Peer {
     fn start(words: &[&str], way: Way, program: &Path) -> Option<Self> {
         let installed = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).parent()?.join("peers");
-        let sources = binaries::workspace().join("tests/benches/peers");
+        let sources = binaries::workspace().join("tests/benches/performance/peers");
         let mut environment = vec![("PATH", "/usr/local/bin:/usr/bin:/bin".to_owned())];
         let (first, arguments) = words.split_first()?;
         let mut start = if *first == "node" {

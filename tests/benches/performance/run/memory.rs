@@ -3,7 +3,8 @@
 use skillyard_tests::{Skill, call, eventually, process};
 
 use crate::Options;
-use crate::executor::builder;
+use crate::run::drive;
+use crate::run::executor::builder;
 use crate::table::{Goal, Table};
 
 const WAITING: u64 = 1000;
@@ -21,7 +22,7 @@ pub(crate) async fn measure(options: &Options, table: &mut Table) {
         lives[0].started().await;
         let before = resident(executor);
         for _ in 0..WAITING {
-            lives.push(world.open(call("long").args(crate::drive::ARGUMENTS)).await);
+            lives.push(world.open(call("long").args(drive::ARGUMENTS)).await);
         }
         eventually("all wait", async || u64::from(world.status().await.queued) == WAITING).await;
         let each = (resident(executor).saturating_sub(before)) as f64 / 1024.0 / WAITING as f64;
