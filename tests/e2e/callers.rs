@@ -183,7 +183,7 @@ async fn a_run_belongs_to_its_caller() {
     let cancel = CancelRunRequest { run_id: "second".into(), reason: String::new() };
     let run = world.executor_as("operator").cancel_run(cancel).await.unwrap().into_inner().run.unwrap();
     assert_eq!(run.caller, "orchestrator");
-    logged(&world.executor_server().lines(), "\"caller\":\"orchestrator\"");
+    world.executor_server().logs("\"caller\":\"orchestrator\"").await;
 }
 
 #[tokio::test]
@@ -268,10 +268,5 @@ async fn a_skill_on_the_same_host_is_refused() {
     let seen = live.rest().await;
     assert_eq!(seen.finished.exit_code, Some(8), "{seen:?}");
     assert!(seen.stderr.contains("CALLER_UNKNOWN"), "{}", seen.stderr);
-    logged(&world.executor_server().lines(), "call refused");
-}
-
-/// Whether a line of a log has it.
-fn logged(lines: &[String], text: &str) {
-    assert!(lines.iter().any(|line| line.contains(text)), "{text} is not in {lines:#?}");
+    world.executor_server().logs("call refused").await;
 }

@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use skillyard::pb::registry::v1::{ListSkillsRequest, ReloadRequest};
 use skillyard_tests::run::{in_short, succeeded};
 use skillyard_tests::world::endpoint;
-use skillyard_tests::{Live, Skill, World, eventually, pack};
+use skillyard_tests::{Live, Skill, World, pack};
 use tokio::net::TcpStream;
 
 const LIMIT: u32 = 128;
@@ -34,7 +34,7 @@ async fn an_executor_without_descriptors_serves_who_is_connected_and_then_all() 
     running.logged("up").await;
     let held = idle(world.executor_address()).await;
     let words = "no connection can be accepted";
-    eventually("it says so", async || world.executor_server().has_logged(words)).await;
+    world.executor_server().logs(words).await;
     // Pipes cannot be had either: a call waits, or is sent away to come again.
     let result = match world.try_open("tiny").await {
         Ok(live) => live.end().await,
@@ -44,7 +44,7 @@ async fn an_executor_without_descriptors_serves_who_is_connected_and_then_all() 
     assert!(["SUCCEEDED", "ResourceExhausted EXECUTOR_FULL"].contains(&&*short), "{short}");
     assert_eq!(running.rest().await, succeeded("{}\n").stderr("up\n"));
     drop(held);
-    eventually("it accepts again", async || world.executor_server().has_logged("connections are accepted again")).await;
+    world.executor_server().logs("connections are accepted again").await;
     let fresh = endpoint(world.executor_address()).connect().await.unwrap();
     let client = skillyard::pb::executor::v1::executor_service_client::ExecutorServiceClient::new(fresh);
     assert_eq!(Live::open(client, "tiny").await.unwrap().rest().await, succeeded(pack::TINY_RESULT));
@@ -66,7 +66,7 @@ async fn a_registry_without_descriptors_forgets_no_skill() {
     let before = names(&mut world).await;
     let held = idle(world.registry_address()).await;
     let words = "no connection can be accepted";
-    eventually("it says so", async || world.registry_server().has_logged(words)).await;
+    world.registry_server().logs(words).await;
     // It looks at its files all the while, and now: what it cannot look at is not gone.
     for _ in 0..3 {
         let _ = world.catalog().reload(ReloadRequest {}).await;
@@ -74,7 +74,7 @@ async fn a_registry_without_descriptors_forgets_no_skill() {
     }
     assert_eq!(world.run("tiny").await, succeeded(pack::TINY_RESULT));
     drop(held);
-    eventually("it accepts again", async || world.registry_server().has_logged("connections are accepted again")).await;
+    world.registry_server().logs("connections are accepted again").await;
     world.write(&Skill::sh("new", "echo '{}'"));
     world.settle().await;
     assert_eq!(names(&mut world).await.len(), before.len() + 1);

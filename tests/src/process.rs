@@ -164,6 +164,11 @@ impl Server {
         self.lines().iter().any(|line| line.contains(text))
     }
 
+    /// Waits for a line of the log with this text: what a client has heard of may not have been read from the log yet.
+    pub async fn logs(&self, text: &str) {
+        crate::eventually(&format!("{} logs {text:?}", self.name), async || self.has_logged(text)).await;
+    }
+
     /// Prints the end of its log.
     pub fn show_log(&self) {
         let lines = self.lines();
