@@ -21,6 +21,7 @@ use self::request::{deadline, invalid, run_request};
 use crate::run::Runner;
 use crate::run::events::Reader;
 use crate::run::table::Run;
+use crate::slot::Limits;
 
 /// The decode limit lies above the limit of the arguments, so that the answer to larger ones is ours.
 pub const MAX_MESSAGE_BYTES: usize = 16 << 20;
@@ -129,7 +130,18 @@ impl ExecutorService for Executor {
             missing: mirror.missing.into_iter().collect(),
             catalog_age: mirror.age.map(duration_to_wire),
             version: env!("CARGO_PKG_VERSION").to_owned(),
+            limits: Some(limits_to_wire(self.runner.each(), self.runner.max_timeout())),
         }))
+    }
+}
+
+fn limits_to_wire(each: Limits, max_timeout: Duration) -> pb::RunLimits {
+    pb::RunLimits {
+        memory_bytes: each.memory,
+        processes: each.processes,
+        open_files: each.open_files.map(|(files, _)| files),
+        file_size_bytes: each.file_size,
+        max_timeout: Some(duration_to_wire(max_timeout)),
     }
 }
 

@@ -155,7 +155,7 @@ pub async fn run(
         Some(address) => Some(Admin::start(address, readiness.clone(), metrics).await?),
         None => None,
     };
-    info!(%address, executor = config.name, slots = config.slots, limits = ?slot_limits, "listening");
+    info!(%address, executor = config.name, slots = config.slots, limits = %slot_limits, "listening");
 
     let stop = CancellationToken::new();
     let following = tokio::spawn({

@@ -22,8 +22,8 @@ pub const USAGE: u8 = 2;
 
 /// Says what is wrong with skills before a registry does
 #[derive(Clone, Debug, clap::Args)]
-#[command(after_help = "Exit codes: 0 nothing is an error (with --strict: nor a warning), 1 something is, \
-                        2 bad command line.")]
+#[command(after_help = "Exit codes: 0 nothing is an error (with --strict: nor a warning), 1 something is, or no skill \
+                        is there, 2 bad command line.")]
 pub struct CheckArgs {
     /// Warnings count as errors do, and the Agent Skills specification is held to where Skillyard asks for more
     #[arg(long)]
@@ -76,7 +76,8 @@ fn run_to(args: &CheckArgs, host: Host, out: &mut impl Write, err: &mut impl Wri
         return USAGE;
     }
     let targets: Vec<_> = targets.into_iter().flatten().collect();
-    let checked = check(&targets, args.strict, host);
+    let (owners, checked): (Vec<_>, Vec<_>) = check(&targets, args.strict, host).into_iter().unzip();
+    let bare = without_skills(&owners, &checked, args.paths.len());
     let printed = match args.format {
         Format::Text => print::text(&checked, out),
         Format::Json => print::json(&checked, out),
@@ -87,8 +88,21 @@ fn run_to(args: &CheckArgs, host: Host, out: &mut impl Write, err: &mut impl Wri
             let _ = writeln!(err, "registry-svc check: the answer cannot be written: {error}");
             USAGE
         }
-        _ => exit_code(&checked, args.strict),
+        _ => {
+            for path in bare.iter().map(|&index| args.paths[index].display()) {
+                let line = format!("{path}: no skill is there: a skill.json, or the directory of a SKILL.md");
+                let _ = writeln!(err, "registry-svc check: {}", print::on_one_line(&line));
+            }
+            if bare.is_empty() { exit_code(&checked, args.strict) } else { FOUND_SOMETHING }
+        }
     }
+}
+
+/// The targets of which no skill is registered though nothing is an error: whoever names them believes that there is one.
+fn without_skills(owners: &[usize], checked: &[Checked], targets: usize) -> Vec<usize> {
+    let says_why = |one: &Checked| one.registered || one.count(Severity::Error) > 0;
+    let explained = |index: usize| owners.iter().zip(checked).any(|(&owner, one)| owner == index && says_why(one));
+    (0..targets).filter(|&index| !explained(index)).collect()
 }
 
 fn exit_code(checked: &[Checked], strict: bool) -> u8 {
@@ -99,8 +113,8 @@ fn exit_code(checked: &[Checked], strict: bool) -> u8 {
     }
 }
 
-/// All that was found, in order of the targets and then of the paths.
-fn check(targets: &[Target], strict: bool, host: Host) -> Vec<Checked> {
+/// All that was found, with the targets' places, in order of these and then of the paths.
+fn check(targets: &[Target], strict: bool, host: Host) -> Vec<(usize, Checked)> {
     let look = Look { host: Some(host), strict, within: None };
     let mut known = HashSet::new();
     let (mut external, mut playbooks) = (Vec::new(), Vec::new());
@@ -130,7 +144,7 @@ fn check(targets: &[Target], strict: bool, host: Host) -> Vec<Checked> {
         })
         .collect();
     checked.sort_by(|(a, one), (b, other)| (a, &one.path).cmp(&(b, &other.path)));
-    checked.into_iter().map(|(_, checked)| checked).collect()
+    checked
 }
 
 /// Without what another path led to already: it would be taken for a second skill of the name.

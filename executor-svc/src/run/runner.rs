@@ -35,7 +35,7 @@ use crate::run::table::{Run, RunTable, expired};
 use crate::run::tally::Tally;
 use crate::run::traced::Traced;
 use crate::run::watch::GRACE;
-use crate::slot::Pool;
+use crate::slot::{self, Pool};
 
 mod lookup;
 
@@ -336,6 +336,18 @@ impl Runner {
     #[must_use]
     pub fn isolation(&self) -> Vec<String> {
         self.inner.pool.isolation()
+    }
+
+    /// What one run may use.
+    #[must_use]
+    pub fn each(&self) -> slot::Limits {
+        self.inner.pool.limits()
+    }
+
+    /// The longest limit of time of one run.
+    #[must_use]
+    pub fn max_timeout(&self) -> Duration {
+        self.inner.limits.max_timeout
     }
 
     /// Waits for a turn to look at large or costly arguments.

@@ -1,7 +1,7 @@
 //! What one run may use at most. Where the kernel has a limit of its own, the slot sets it once, for itself and for all
 //! that it starts; what it has none for is measured (`sample.rs`). Limits are only ever lowered.
 
-use std::fmt::Write as _;
+use std::fmt::{self, Write as _};
 
 use rustix::io;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -28,6 +28,16 @@ pub const LEAST_OPEN_FILES: u64 = 64;
 /// touch. It ends what grows faster than it can be measured.
 const fn data_backstop(memory: u64) -> u64 {
     memory.saturating_mul(2).saturating_add(1 << 30)
+}
+
+/// For people, in the words of the flags.
+impl fmt::Display for Limits {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let told = |limit: Option<u64>| limit.map_or_else(|| "none".to_owned(), |n| n.to_string());
+        let (memory, file_size) = (told(self.memory), told(self.file_size));
+        let (processes, open_files) = (told(self.processes), told(self.open_files.map(|(files, _)| files)));
+        write!(f, "memory {memory} bytes, processes {processes}, open files {open_files}, file size {file_size} bytes")
+    }
 }
 
 impl Limits {

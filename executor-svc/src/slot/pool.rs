@@ -173,6 +173,12 @@ impl Pool {
         self.0.announced.told(&self.0.options.isolation)
     }
 
+    /// What one run may use.
+    #[must_use]
+    pub fn limits(&self) -> Limits {
+        self.0.options.limits
+    }
+
     /// Directories in which no skill can make anything new, where files are confined: they lead to what is closed.
     #[must_use]
     pub fn way(&self) -> Vec<PathBuf> {
