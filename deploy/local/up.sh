@@ -194,7 +194,7 @@ ended_early() {
     unset "pids[$name]"
     show_log "$log"
     if grep -qi 'in use' -- "$log"; then
-        say "something else listens there: end it, or choose another address with SKILLYARD_${name^^}_LISTEN"
+        say "something else listens there: end it, or choose another address with SKILLYARD_${name^^}_LISTEN or SKILLYARD_${name^^}_ADMIN_LISTEN"
     fi
     die 70 "the $name ended with exit code $code before it was ready; what it logged stands above and in $log"
 }
@@ -212,8 +212,8 @@ show_log() {
 
 run_sample() {
     local result code=0
-    step "running log_summary for the agent reader"
-    result=$("$executor_svc" run log_summary --agent reader --args '{"path": "sample.log"}' \
+    step "running log_summary"
+    result=$("$executor_svc" run log_summary --args '{"path": "sample.log"}' \
         --executor "$SKILLYARD_EXECUTOR") || code=$?
     if [[ -n $result ]]; then printf '%s\n' "$result"; fi
     return "$code"
@@ -238,7 +238,7 @@ stay_up() {
     say ""
     say "Up. Logs: $state/registry.log and $state/executor.log. Try, in another terminal:"
     say "  . $state/env    # both programs, where they are, and the orchestrator's token"
-    say "  grpcurl -plaintext -H \"\$(token orchestrator)\" -d '{\"agent\": \"reader\"}' $registry skillyard.registry.v1.CatalogService/ListSkills"
+    say "  grpcurl -plaintext -H \"\$(token orchestrator)\" $registry skillyard.registry.v1.CatalogService/ListSkills"
     say "  grpcurl -plaintext -H \"\$(token orchestrator)\" -d '{\"skill\": \"certificate_check\", \"args\": {\"paths\": [\"samples\"]}}' $executor skillyard.executor.v1.ExecutorService/RunSkill"
     say "  grpcurl -plaintext -H \"\$(token operator)\" $registry skillyard.registry.v1.CatalogService/Reload"
     say "There are tokens for orchestrator, alice and bob (approvers), executor and operator: \`as alice COMMAND\`;"

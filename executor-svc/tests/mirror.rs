@@ -15,7 +15,7 @@ use prost::Message as _;
 use skillyard::pb::registry::v1 as pb;
 use skillyard::pb::registry::v1::package_service_server::{PackageService, PackageServiceServer};
 use skillyard::service::error::{Reason, Refusal};
-use skillyard::skill::{Kind, Playbook};
+use skillyard::skill::Kind;
 use skillyard::watch::state_sha256;
 use skillyard::{Agent, Class, Digest, PermissionMode, Skill, wire};
 use tempfile::TempDir;
@@ -279,7 +279,7 @@ async fn a_state_in_parts_is_applied_when_it_is_complete() {
     let (mirror, (digest, messages)) = (world.open(DAY), package("x"));
     world.package(&digest, Script::whole(messages));
     let _following = world.follow(&mirror);
-    let playbook = Skill { kind: Kind::Playbook(Playbook::default()), ..skill("p", Digest::of(b"never fetched")) };
+    let playbook = Skill { kind: Kind::Playbook(Box::default()), ..skill("p", Digest::of(b"never fetched")) };
     let first = pb::WatchCatalogResponse { more: true, ..state("1", &[skill("a", digest)]) };
     let mut second = state("1", &[playbook, skill("a", Digest::of(b"a second a"))]);
     second.agents = None;

@@ -37,7 +37,7 @@ pub enum Kind {
     /// `skill.json`: a program, run by an executor.
     Subprocess(Subprocess),
     /// `SKILL.md`: instructions, loaded into the model's turn.
-    Playbook(Playbook),
+    Playbook(Box<Playbook>),
 }
 
 /// How a subprocess skill is called.

@@ -84,7 +84,9 @@ pub fn skill_from_wire(message: pb::Skill) -> Result<Skill, WireError> {
                 timeout_seconds: subprocess.timeout_seconds,
             })
         }
-        pb::SkillKind::Playbook => Kind::Playbook(message.playbook.map(playbook_from_wire).unwrap_or_default()),
+        pb::SkillKind::Playbook => {
+            Kind::Playbook(Box::new(message.playbook.map(playbook_from_wire).unwrap_or_default()))
+        }
         pb::SkillKind::Unspecified => return Err(WireError::Field("kind")),
     };
     let card = message.card.unwrap_or_default();
@@ -329,7 +331,7 @@ mod tests {
             class: Class::Dangerous,
         }));
         assert_eq!(skill_from_wire(skill_to_wire(&subprocess)).unwrap(), subprocess);
-        let playbook = skill(Kind::Playbook(Playbook {
+        let playbook = skill(Kind::Playbook(Box::new(Playbook {
             tools: vec![PlaybookTool {
                 name: "t".into(),
                 implementation: "i".into(),
@@ -339,7 +341,7 @@ mod tests {
             requires: Requirements { os: vec!["linux".into()], bins: vec!["jq".into()], config: vec![] },
             activation: "always".into(),
             ..Playbook::default()
-        }));
+        })));
         assert_eq!(skill_from_wire(skill_to_wire(&playbook)).unwrap(), playbook);
         for permission_mode in PermissionMode::ALL {
             let agent = Agent {
@@ -355,7 +357,7 @@ mod tests {
 
     #[test]
     fn a_message_that_is_no_skill() {
-        let good = skill_to_wire(&skill(Kind::Playbook(Playbook::default())));
+        let good = skill_to_wire(&skill(Kind::Playbook(Box::default())));
         let broken = |change: fn(&mut pb::Skill)| {
             let mut message = good.clone();
             change(&mut message);

@@ -22,8 +22,10 @@ pub const USAGE: u8 = 2;
 
 /// Says what is wrong with skills before a registry does
 #[derive(Clone, Debug, clap::Args)]
-#[command(after_help = "Exit codes: 0 nothing is an error (with --strict: nor a warning), 1 something is, or no skill \
-                        is there, 2 bad command line.")]
+#[command(
+    after_help = "Exit codes: 0 nothing is an error (with --strict: nor a warning), 1 something is, or no skill \
+                        is there, 2 bad command line."
+)]
 pub struct CheckArgs {
     /// Warnings count as errors do, and the Agent Skills specification is held to where Skillyard asks for more
     #[arg(long)]

@@ -285,6 +285,22 @@ fn a_command_line_that_cannot_be_used() {
 }
 
 #[test]
+fn a_path_without_any_skill_is_no_success() {
+    let world = World::new();
+    world.playbook("good/books/x");
+    world.write("empty/skills.json", "{}");
+    world.playbook("deep/more/books/x");
+    let answer = world.check(&["good/books", "empty", "deep"]);
+    assert_eq!(answer.code, 1, "{answer:?}");
+    let about: Vec<_> = answer.stderr.lines().map(|line| line.split(": ").nth(1).unwrap()).collect();
+    assert_eq!(about, ["empty", "deep"], "{answer:?}");
+    assert_eq!(world.check(&["good/books"]).code, 0);
+    // What is wrong with it is said already.
+    world.write("broken/x/SKILL.md", "");
+    assert_eq!(world.check(&["broken"]).stderr, "");
+}
+
+#[test]
 fn the_name_of_a_directory_does_nothing_to_a_terminal() {
     let world = World::new();
     world.write("a/x\n\u{1b}[2J/SKILL.md", "");

@@ -160,15 +160,9 @@ fn skill(found: &FoundSkill) -> Value {
             put("timeout_seconds", json!(s.timeout_seconds));
             put("class", json!(s.class.as_str()));
         }
-        Kind::Playbook(Playbook {
-            when_to_use,
-            license,
-            compatibility,
-            allowed_tools,
-            tools,
-            requires,
-            activation,
-        }) => {
+        Kind::Playbook(playbook) => {
+            let Playbook { when_to_use, license, compatibility, allowed_tools, tools, requires, activation } =
+                &**playbook;
             put("when_to_use", json!(when_to_use));
             put("license", json!(license));
             put("compatibility", json!(compatibility));

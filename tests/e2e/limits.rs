@@ -267,3 +267,18 @@ async fn a_long_run_within_its_limits_is_left_alone() {
         .await;
     assert_eq!(world.run(call("works")).await, succeeded("{}\n"));
 }
+
+#[tokio::test]
+async fn what_one_run_may_use_is_told() {
+    let flags = [
+        ("--max-memory", "200MiB"),
+        ("--max-processes", "none"),
+        ("--max-open-files", "100"),
+        ("--max-timeout", "90s"),
+    ];
+    let builder = flags.into_iter().fold(World::builder(), |builder, (flag, value)| builder.flag(flag, value));
+    let mut world = builder.skill(Skill::tiny("tiny")).start().await;
+    let limits = world.status().await.limits.unwrap();
+    assert_eq!((limits.memory_bytes, limits.processes, limits.open_files), (Some(200 << 20), None, Some(100)));
+    assert_eq!((limits.file_size_bytes, limits.max_timeout.map(|limit| limit.seconds)), (None, Some(90)));
+}

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use skillyard::skill::{Card, Class, EMPTY_SCHEMA, Kind, Playbook, Subprocess};
+use skillyard::skill::{Card, Class, EMPTY_SCHEMA, Kind, Subprocess};
 use skillyard::{Agent, Digest, PermissionMode, Skill, Source};
 
 use super::load::{self, Scanned};
@@ -25,7 +25,7 @@ pub(crate) fn skill(root: &str, directory: &str, name: &str, source: Source, con
             timeout_seconds: 30,
             class: Class::Safe,
         }),
-        _ => Kind::Playbook(Playbook::default()),
+        _ => Kind::Playbook(Box::default()),
     };
     let file = if source == Source::External { "skill.json" } else { "SKILL.md" };
     let directory_path: Arc<Path> = Path::new(root).join(directory).into();

@@ -129,7 +129,7 @@ mod tests {
     use super::*;
     use crate::source::{Package, SourceFile};
     use proptest::prelude::*;
-    use skillyard::skill::{Card, Kind, Playbook};
+    use skillyard::skill::{Card, Kind};
     use skillyard::{Digest, Skill, Source};
     use std::fs;
     use std::path::Path;
@@ -154,7 +154,7 @@ mod tests {
             source: Source::Override,
             digest: Digest::of_package(&files.iter().map(|f| f.file.clone()).collect::<Vec<_>>()),
             path: "x".into(),
-            kind: Kind::Playbook(Playbook::default()),
+            kind: Kind::Playbook(Box::default()),
             card: Card::default(),
             extra: serde_json::Map::new(),
             modified_at: SystemTime::UNIX_EPOCH,

@@ -128,11 +128,12 @@ impl Conditions {
 }
 
 fn outcome(text: &str) -> Result<Outcome, String> {
-    let name = format!("OUTCOME_{}", text.to_uppercase().replace('-', "_"));
+    const PREFIX: &str = "OUTCOME_";
+    let name = format!("{PREFIX}{}", text.to_uppercase().replace('-', "_"));
     Outcome::from_str_name(&name).filter(|outcome| *outcome != Outcome::Unspecified).ok_or_else(|| {
-        "write an outcome as succeeded, failed, timed_out, cancelled, signaled, invalid_result, result_too_large, \
-         spawn_failed or lost"
-            .to_owned()
+        let known = (1..).map_while(|number| Outcome::try_from(number).ok()).map(|outcome| outcome.as_str_name());
+        let known: Vec<_> = known.map(|name| name.trim_start_matches(PREFIX).to_lowercase()).collect();
+        format!("write one of these outcomes: {}", known.join(", "))
     })
 }
 

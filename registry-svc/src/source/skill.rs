@@ -275,7 +275,7 @@ fn book(work: &Work<'_>, sheet: Sheet, now: &mut Remembered, findings: &mut Find
             source: work.place.source,
             digest: files.digest,
             path: work.relative.clone(),
-            kind: Kind::Playbook(sheet.playbook),
+            kind: Kind::Playbook(sheet.playbook.into()),
             card: sheet.card,
             extra: sheet.extra,
             modified_at: files.modified_at,

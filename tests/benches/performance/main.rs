@@ -75,7 +75,8 @@ fn main() {
             peers::measure(&options, &mut table).await;
         }
     });
-    say(&format!("{} rounds; runs: {} slots, {:?} each", options.rounds, options.slots, options.length));
+    let Options { rounds, skills, slots, length, .. } = &options;
+    say(&format!("{rounds} rounds; scan: {skills} skills; runs: {slots} slots, {length:?} each"));
     table.print();
 }
 

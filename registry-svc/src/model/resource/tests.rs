@@ -1,6 +1,6 @@
 use super::*;
 use proptest::prelude::*;
-use skillyard::skill::{Card, Kind, Playbook};
+use skillyard::skill::{Card, Kind};
 use skillyard::{Digest, Skill, Source};
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -251,7 +251,7 @@ fn a_package_without_its_text() {
         source: Source::Override,
         digest: Digest::of(b""),
         path: "x".into(),
-        kind: Kind::Playbook(Playbook::default()),
+        kind: Kind::Playbook(Box::default()),
         card: Card::default(),
         extra: serde_json::Map::new(),
         modified_at: SystemTime::UNIX_EPOCH,

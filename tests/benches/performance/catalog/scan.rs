@@ -40,7 +40,7 @@ pub(crate) fn measure(options: &Options, table: &mut Table) {
     assert_eq!(kept.0.skills(View::unfiltered(), None).count(), options.skills);
 
     let skills = options.skills;
-    let (of, floor_is, load_is) = (|what: &str| format!("{what} of {skills} skills"), "find + cat", "cold load");
+    let (floor_is, load_is) = ("find + cat", "cold load");
     for round in 0..options.rounds {
         let mut floor = Took::default();
         let wall = timed(|| floor.cpu = find_and_cat(&root)).wall;
@@ -48,28 +48,28 @@ pub(crate) fn measure(options: &Options, table: &mut Table) {
         let mut loaded = None;
         let load = timed(|| loaded = Some(look(&roots, None)));
         drop(black_box(loaded));
-        table.add(of("cold load"), floor_is, Goal::AtMost(0.5), load.wall / floor.wall);
-        table.add(of("cold load, processor time"), floor_is, Goal::AtMost(1.0), load.cpu / floor.cpu);
+        table.add("cold load", floor_is, Goal::AtMost(0.5), load.wall / floor.wall);
+        table.add("cold load, processor time", floor_is, Goal::AtMost(1.0), load.cpu / floor.cpu);
         herd::edit(&root, round);
         let mut next = None;
         let reload = timed(|| next = Some(look(&roots, Some(&kept))));
         kept = next.unwrap_or(kept);
-        table.add(of("reload after one edit"), load_is, Goal::AtMost(0.25), reload.wall / load.wall);
-        table.add(of("reload, processor time"), load_is, Goal::AtMost(0.25), reload.cpu / load.cpu);
+        table.add("reload after one edit", load_is, Goal::AtMost(0.25), reload.wall / load.wall);
+        table.add("reload, processor time", load_is, Goal::AtMost(0.25), reload.cpu / load.cpu);
         let index = timed(|| kept.0.prepare());
-        table.add(of("index after one edit"), load_is, Goal::AtMost(0.1), index.wall / load.wall);
+        table.add("index after one edit", load_is, Goal::AtMost(0.1), index.wall / load.wall);
         let through = timed(|| assert!(look_through(&kept.0, "clean") > 0));
         let search = timed(|| assert!(!kept.0.search(View::unfiltered(), "clean up old files", 10).is_empty()));
-        table.add(of("search"), "looking through the texts", Goal::AtMost(1.0), search.wall / through.wall);
-        table.add(of("search, ms"), "", Goal::AtMost(20.0), search.wall * 1e3);
+        table.add("search", "looking through the texts", Goal::AtMost(1.0), search.wall / through.wall);
+        table.add("search, ms", "", Goal::AtMost(20.0), search.wall * 1e3);
         let each = |cpu: f64| cpu * 1e6 / skills as f64;
-        table.add(of("find + cat, µs of processor for each"), "", Goal::None, each(floor.cpu));
-        table.add(of("cold load, µs of processor for each"), "", Goal::None, each(load.cpu));
-        table.add(of("reload, µs of processor for each"), "", Goal::None, each(reload.cpu));
+        table.add("find + cat, µs of processor a skill", "", Goal::None, each(floor.cpu));
+        table.add("cold load, µs of processor a skill", "", Goal::None, each(load.cpu));
+        table.add("reload, µs of processor a skill", "", Goal::None, each(reload.cpu));
     }
     let per_skill = |bytes: usize| bytes as f64 / 1024.0 / skills as f64;
-    table.add(of("memory for each, KiB,"), "", Goal::AtMost(3.0), per_skill(bytes));
-    table.add(of("memory with the index, KiB,"), "", Goal::AtMost(3.0), per_skill(searched));
+    table.add("memory a skill, KiB", "", Goal::AtMost(3.0), per_skill(bytes));
+    table.add("memory a skill, with the index, KiB", "", Goal::AtMost(3.0), per_skill(searched));
 }
 
 type Looked = (Arc<Catalog>, Vec<Arc<Scanned>>);
