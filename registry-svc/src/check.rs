@@ -22,10 +22,8 @@ pub const USAGE: u8 = 2;
 
 /// Says what is wrong with skills before a registry does
 #[derive(Clone, Debug, clap::Args)]
-#[command(
-    after_help = "Exit codes: 0 nothing is an error (with --strict: nor a warning), 1 something is, or no skill \
-                        is there, 2 bad command line."
-)]
+#[command(after_help = "Exit codes: 0 nothing is an error (with --strict: nor a warning, and each path has a skill), \
+                        1 something is, 2 bad command line.")]
 pub struct CheckArgs {
     /// Warnings count as errors do, and the Agent Skills specification is held to where Skillyard asks for more
     #[arg(long)]
@@ -95,7 +93,7 @@ fn run_to(args: &CheckArgs, host: Host, out: &mut impl Write, err: &mut impl Wri
                 let line = format!("{path}: no skill is there: a skill.json, or the directory of a SKILL.md");
                 let _ = writeln!(err, "registry-svc check: {}", print::on_one_line(&line));
             }
-            if bare.is_empty() { exit_code(&checked, args.strict) } else { FOUND_SOMETHING }
+            if args.strict && !bare.is_empty() { FOUND_SOMETHING } else { exit_code(&checked, args.strict) }
         }
     }
 }

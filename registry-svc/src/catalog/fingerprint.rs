@@ -44,7 +44,8 @@ pub fn of_skill(skill: &Skill) -> Digest {
             fields.texts(env_allow);
         }
         Kind::Playbook(playbook) => {
-            let Playbook { when_to_use, license, compatibility, allowed_tools, tools, requires, activation } = &**playbook;
+            let Playbook { when_to_use, license, compatibility, allowed_tools, tools, requires, activation } =
+                &**playbook;
             for text in ["playbook", when_to_use, license, compatibility, activation] {
                 fields.text(text);
             }

@@ -73,9 +73,17 @@ impl Registry {
 
     /// Processor time since it was started, in seconds: to the hundredth.
     pub(crate) fn cpu(&self) -> f64 {
+        self.ticks(11) + self.ticks(12)
+    }
+
+    /// What of it was not spent in the kernel.
+    pub(crate) fn user(&self) -> f64 {
+        self.ticks(11)
+    }
+
+    fn ticks(&self, field: usize) -> f64 {
         let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.server.pid())).unwrap();
-        let fields: Vec<_> = stat.rsplit_once(')').unwrap().1.split_whitespace().collect();
-        let ticks = |field: usize| fields[field].parse::<f64>().unwrap();
-        (ticks(11) + ticks(12)) / rustix::param::clock_ticks_per_second() as f64
+        let ticks: f64 = stat.rsplit_once(')').unwrap().1.split_whitespace().nth(field).unwrap().parse().unwrap();
+        ticks / rustix::param::clock_ticks_per_second() as f64
     }
 }
