@@ -43,26 +43,10 @@ events_logger = "file"
 """
 RUN = "skillyard.executor.v1.ExecutorService/RunSkill"
 STATUS = "skillyard.executor.v1.ExecutorService/GetStatus"
+CANCEL = "skillyard.executor.v1.ExecutorService/CancelRun"
+STATE = "/var/lib/skillyard/state"
 
-HOSTILE = {
-    # Orphans that end after their parent has: process 1 of the container has to reap them.
-    "orphans": """i=0; while [ $i -lt 200 ]; do (sleep 0.05 & exit 0) & i=$((i+1)); done; wait
-sleep 0.5; echo '{"orphans": 200}'""",
-    "bomb": """i=0; while [ $i -lt 500 ]; do sleep 30 & i=$((i+1)); done; wait; echo '{}'""",
-    # Every line that succeeds is told; none may.
-    "attack": """try() { if sh -c "$1" >/dev/null 2>&1; then echo "done: $1" >&2; fi; }
-parent=$(sed -n 's/^PPid:[^0-9]*//p' /proc/$PPID/status)
-for it in 1 $parent; do
-try "kill -0 $it"; try "kill -STOP $it"; try "kill -9 $it"
-try "cat /proc/$it/environ"; try "cat /proc/$it/maps"; try "ls /proc/$it/fd/"; try "head -c 1 /proc/$it/mem"; done
-try "echo x >>$0"; try "echo x >$(dirname $0)/new"; try "rm -f $0"; try "mv $0 $0.old"
-try "cat /access/executor.token"; try "cat /var/lib/skillyard/*/journal/*"; try "cat /var/lib/skillyard/journal/*"
-try "echo x >/dev/shm/skillyard"; try "echo x >/tmp/skillyard"; try "echo x >/etc/skillyard"; try "echo x >/var/lib/skillyard/x"
-chmod 777 $0 $(dirname $0) 2>/dev/null
-[ "$(stat -c %a $0)" = 555 ] || echo "done: chmod" >&2
-echo '{}'""",
-    "tiny": "echo '{\"tiny\": true}'",
-}
+HOSTILE = ROOT / "tests/hostile"
 
 
 def main():
@@ -349,44 +333,89 @@ def deaths(work, tokens):
 
 
 def hostile(work, tokens):
-    """Skills that mean harm, beside an executor that is process 1 of a container with nothing to spare."""
-    for name, script in HOSTILE.items():
-        directory = work / "skills" / name
-        directory.mkdir(parents=True)
-        manifest = {"name": name, "description": "Tries what must not work.", "entry": "entry.sh", "env_allow": ["PATH"], "timeout_seconds": 60}
-        (directory / "skill.json").write_text(json.dumps(manifest))
-        (directory / "entry.sh").write_text(f"#!/bin/sh\ncat >/dev/null\n{script}\n")
-        (directory / "entry.sh").chmod(0o755)
+    """All of tests/hostile, twice, beside an executor that is process 1 of a container with nothing to spare."""
+    expected = hostile_skills(work / "skills")
     registry, executor = ALONE
     access = ["-v", f"{work}/access:/access:ro"]
-    common = {"LISTEN": "[::]:{}", "TOKENS_FILE": "/access/tokens", "CALLERS_FILE": "/access/callers.yaml", "STATE": "/var/lib/skillyard/state"}
+    common = {"LISTEN": "[::]:{}", "TOKENS_FILE": "/access/tokens", "CALLERS_FILE": "/access/callers.yaml", "STATE": STATE}
     for name, port in (("registry", 50051), ("executor", 50052)):
         environment = [word for key, value in common.items() for word in ("-e", f"SKILLYARD_{name.upper()}_{key}={value.format(port)}")]
-        own = {"registry": ["-v", f"{work}/skills:/skills:ro", "-e", "ONGRID_SKILLS_EXTERNAL_DIRS=/skills"],
-               "executor": ["-e", f"SKILLYARD_REGISTRY=http://{registry}:50051", "-e", "SKILLYARD_MAX_PROCESSES=250", "-e", "SKILLYARD_SLOTS=4",
-                            "-e", "SKILLYARD_EXECUTOR_REGISTRY_TOKEN_FILE=/access/executor.token"]}[name]
-        command("podman", "run", "-d", "--name", f"skillyard-ci-{name}", *HARDENED, *access, *environment, *own, "-v", "/var/lib/skillyard",
+        own = {"registry": ["-v", f"{work}/skills:/skills:ro", "-e", "ONGRID_SKILLS_EXTERNAL_DIRS=/skills", "-v", "/var/lib/skillyard"],
+               # A disk that can be filled.
+               "executor": ["-e", f"SKILLYARD_REGISTRY=http://{registry}:50051", "-e", "SKILLYARD_MAX_PROCESSES=64", "-e", "SKILLYARD_SLOTS=8",
+                            "-e", "SKILLYARD_MAX_MEMORY=100MiB", "-e", "SKILLYARD_EXECUTOR_REGISTRY_TOKEN_FILE=/access/executor.token",
+                            "--tmpfs", "/var/lib/skillyard:rw,exec,size=64m,mode=1777"]}[name]
+        command("podman", "run", "-d", "--name", f"skillyard-ci-{name}", *HARDENED, *access, *environment, *own,
                 f"localhost/skillyard-{name}:latest")
     token = tokens["orchestrator"]
     isolation = until("the hostile skills are mirrored", lambda: mirrored(executor, token)).get("isolation", [])
     print(f"    isolation in the container: {', '.join(isolation)}", flush=True)
     check({"no_new_privs", "seccomp"} <= set(isolation), f"isolation is {isolation}")
 
-    with Load(work, [executor], "tiny") as load:
-        check('"outcome": "OUTCOME_SUCCEEDED"' in call(executor, 50052, RUN, token, skill="orphans"), "the orphans' parent failed")
-        bomb = call(executor, 50052, RUN, token, skill="bomb")
-        check('"reason": "PROCESS_LIMIT"' in bomb, f"the fork bomb: {bomb}")
-        load.more()
-        tried = call(executor, 50052, RUN, token, skill="attack")
-        check("OUTCOME_SUCCEEDED" in tried, f"the attack: {tried}")
-        if "files+signals" in isolation:
-            check("done: " not in tried, f"not held off: {tried}")
-        else:
-            print("    less than files+signals here: what the attack did is not judged")
-        load.more()
-    command_line = ["podman", "top", executor, "state", "comm"]
-    until("no zombies are left", lambda: not [line for line in command(*command_line).split("\n")[1:] if line.startswith("Z")], 30)
-    until("nothing of a run is left", lambda: "sleep" not in command(*command_line), 30)
+    for number in (1, 2):
+        with Load(work, [executor], "bystander") as load:
+            for name, right in expected.items():
+                if right.get("isolation", "seccomp") not in isolation:
+                    print(f"    not tried: {name}: it wants {right['isolation']}", flush=True)
+                    continue
+                beside_a_victim(executor, token, name, right, f"victim-{name}-{number}")
+                load.more(3)
+                until(f"nothing of {name} is left", lambda: not left(executor, ("bystander",)), 30)
+        until("nothing of any run is left", lambda: not left(executor), 30)
+
+
+def hostile_skills(directory):
+    """Puts the folder in place, its programs compiled, and says what is right for each."""
+    shutil.copytree(HOSTILE, directory, ignore=shutil.ignore_patterns("README.md"))
+    for source in directory.glob("*/*.c"):
+        command("cc", "-O2", "-static", "-o", source.with_suffix(""), source)
+    return {file.parent.name: json.loads(file.read_text()) for file in sorted(directory.glob("*/expect.json"))}
+
+
+def beside_a_victim(executor, token, name, right, run_id):
+    words = ["grpcurl", "-plaintext", "-H", f"authorization: Bearer {token}", "-d"]
+    request = json.dumps({"skill": "victim", "runId": run_id})
+    victim = subprocess.Popen([*words, request, f"{address(executor)}:50052", RUN], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    try:
+        line = next((line for line in victim.stdout if '"text":' in line), None)
+        check(line, "the victim does not say where it is")
+        place = json.loads(json.loads("{" + line.strip().rstrip(",") + "}")["text"])
+        arguments = place | {"state": STATE, "token": "/access/executor.token", "most": "600"}
+        # Without blanks, as the skills read them.
+        ended, stderr = events(call(executor, 50052, RUN, token, skill=name, argsJson=json.dumps(arguments, separators=(",", ":"))))
+        call(executor, 50052, CANCEL, token, runId=run_id)
+        victim_ended, victim_stderr = events("{" + victim.communicate(timeout=60)[0].split("\n{", 1)[1])
+    finally:
+        victim.kill()
+        victim.wait()
+    check(ended in right["ends"], f"{name} is right with {right['ends']}, and ended with {ended}: {stderr}")
+    check(victim_ended == "CANCELLED CANCEL_REQUESTED", f"the victim of {name} ended with {victim_ended}: {victim_stderr}")
+    lines = (stderr + victim_stderr).split("\n")
+    check(not [line for line in lines if line.startswith("done: ")], f"{name} is not held off: {lines}")
+    for line in lines:
+        if line.startswith("not tried: "):
+            print(f"    {name}: {line}", flush=True)
+
+
+def events(text):
+    """How a run ended, in short, and its stderr, of what grpcurl prints of its events."""
+    decoder, at, stderr, ended = json.JSONDecoder(), 0, "", None
+    while (at := text.find("{", at)) >= 0:
+        found, at = decoder.raw_decode(text, at)
+        event = found.get("event", found)
+        stderr += event.get("log", {}).get("text", "")
+        if finished := event.get("finished"):
+            ended = f"{finished['outcome'].removeprefix('OUTCOME_')} {finished.get('reason', '')}".strip()
+    return ended, stderr
+
+
+def left(executor, but=()):
+    """Processes that are neither the executor's own nor such skills, zombies, and scratch directories but those of slots."""
+    processes = [line.split() for line in command("podman", "top", executor, "state", "comm").split("\n")[1:] if line]
+    found = [line for line in processes if line[0] == "Z" or line[1] not in ("executor-svc", *but)]
+    of_slots = re.compile(r"scratch/(?!run-)[^/]+$")
+    paths = command("podman", "exec", executor, "find", f"{STATE}/scratch", f"{STATE}/discarded", "-mindepth", "1").split("\n")
+    return found + [path for path in paths if path and not of_slots.search(path)]
 
 
 if __name__ == "__main__":

@@ -1,102 +1,132 @@
-//! Skills that mean harm to the executor, its files, and each other; each contained at the level that says so, while
-//! others are served.
+//! Skills that mean harm to the executor, its files, and each other: those of `tests/hostile`, each contained at the level
+//! that says so, while others are served, and those that may write.
 
 use std::process::Stdio;
-use std::time::Duration;
+use std::time::Instant;
 
 use skillyard::pb::executor::v1::GetStatusRequest;
-use skillyard_tests::run::succeeded;
-use skillyard_tests::{AgentFile, Live, Refused, Skill, World, binaries, call, process};
+use skillyard::pb::executor::v1::run_event::Event;
+use skillyard_tests::hostile::{self, Hostile};
+use skillyard_tests::run::in_short;
+use skillyard_tests::world::Builder;
+use skillyard_tests::{AgentFile, Live, Refused, Skill, World, binaries, call, process, remains};
+use tokio::sync::Mutex;
 
 use crate::approvals::{AGENT, signed};
 
-/// One thing a line: what must fail, and does it quietly.
-fn attack(world: &str) -> String {
-    format!(
-        r#"
-try() {{ if sh -c "$1" >/dev/null 2>&1; then echo "done: $1" >&2; fi; }}
-executor=$(sed -n 's/^PPid:[^0-9]*//p' /proc/$PPID/status)
-try "cat /proc/$executor/environ"
-try "ls /proc/$executor/fd/"
-try "cat /proc/$executor/maps"
-try "cat {world}/state/catalog/*"
-try "cat {world}/state/journal/journal.redb"
-try "cat {world}/state/lock"
-try "cat {world}/access/executor.token"
-try "ls {world}/state/scratch/2/ && cat {world}/state/scratch/*/run"
-try "kill -0 $executor"
-try "kill -STOP $executor"
-try "renice -n 5 -p $executor"
-try "renice -n 5 -p $PPID"
-try "prlimit --pid $executor --nofile=5"
-try "prlimit --pid $PPID --nofile=5"
-try "taskset -p 1 $executor"
-try "echo x >>$0"
-try "echo x >$(dirname $0)/new"
-try "rm -f $0"
-try "mv $0 $0.old"
-try "ln $0 {world}/linked"
-try "mkdir {world}/state/store/mine"
-chmod 777 $0 $(dirname $0) {world}/state/store {world}/state/catalog
-touch -d 2001-01-01 $0
-[ "$(stat -c %a $0)" = 555 ] || echo "chmod $(stat -c %a $0)" >&2
-[ "$(stat -c %Y $0)" -gt 1000000000 ] || echo touched >&2
-try "echo x >/tmp/skillyard-hostile-$$"
-try "echo x >/dev/shm/skillyard-hostile-$$"
-echo fine >/dev/null || echo "no /dev/null" >&2
-echo '{{}}'
-"#
-    )
+/// More than any skill that multiplies is allowed, and as many as it may make where nobody ends it.
+const MOST_PROCESSES: u32 = 2500;
+/// Process ids of a world with such skills, where it has its own.
+const PROCESS_IDS: u32 = 4000;
+/// Where they would go off together they would end each other.
+static ONE_FOLDER: Mutex<()> = Mutex::const_new(());
+
+/// A world with the whole folder.
+fn folder() -> Builder {
+    let companions = ["victim", "bystander"].map(hostile::skill);
+    let skills = companions.into_iter().chain(hostile::all().into_iter().map(|hostile| hostile.skill));
+    let builder = World::builder().slots(4, 8).flag("--max-memory", "100MiB").flag("--max-processes", 64);
+    skills.fold(builder, Builder::skill)
 }
 
-/// A world with the skill that tries everything.
-fn world_with_attack() -> skillyard_tests::world::Builder {
-    world_with(|attack| attack)
+/// Runs one beside a victim, while the bystander is served, and says what it wrote to stderr.
+async fn beside_a_victim(world: &mut World, hostile: &Hostile) -> String {
+    let name = hostile.skill.name();
+    let mut victim = world.open("victim").await;
+    let id = victim.accepted().await.run_id;
+    let log = |event: &Event| if let Event::Log(log) = event { Some(log.text.trim().to_owned()) } else { None };
+    let place = victim.until("its place", log).await;
+    let attack = call(name).args(hostile::arguments(world, &place, MOST_PROCESSES));
+    let attack = tokio::spawn(world.open(attack).await.end());
+    let began = Instant::now();
+    loop {
+        let over = attack.is_finished();
+        let beside = in_short(&Ok(world.run("bystander").await));
+        assert!(beside == "SUCCEEDED" || (hostile.crowds && !over), "beside {name}: {beside}");
+        assert!(began.elapsed() < skillyard_tests::PATIENCE, "{name} is not ended");
+        if over {
+            break;
+        }
+    }
+    let attack = attack.await.unwrap();
+    assert!(hostile.ends.contains(&in_short(&attack)), "{name} is right with {:?}: {attack:#?}", hostile.ends);
+    world.cancel(&id, "it was not harmed").await.unwrap();
+    let victim = victim.rest().await;
+    assert_eq!(in_short(&Ok(victim.clone())), "CANCELLED CANCEL_REQUESTED", "after {name}: {victim:?}");
+    remains::only_slots(world, 8).await;
+    format!("{}{}", attack.unwrap().stderr, victim.stderr)
 }
 
-fn world_with(change: impl FnOnce(String) -> String) -> skillyard_tests::world::Builder {
-    let builder = World::builder();
-    let script = attack(builder.path("").display().to_string().trim_end_matches('/'));
-    let hostile = Skill::sh("hostile", &change(script)).set("env_allow", vec!["PATH"]);
-    builder.skill(hostile).skill(Skill::sh("works", "echo '{}'"))
-}
-
-async fn contained(builder: skillyard_tests::world::Builder) {
-    let mut world = builder.start().await;
+/// The whole folder, twice in a row.
+async fn all_are_contained(builder: Builder) {
+    let mut world = builder.process_ids(PROCESS_IDS).start().await;
     let isolation = world.status().await.isolation;
-    if !isolation.iter().any(|name| name == "files+signals") {
-        return eprintln!("not tried: only {isolation:?} is to be had here");
+    for round in 0..2 {
+        for hostile in hostile::all() {
+            let name = hostile.skill.name();
+            if hostile.isolation.as_ref().is_some_and(|level| !isolation.contains(level)) {
+                eprintln!("not tried: {name}: only {isolation:?} is to be had here");
+                continue;
+            }
+            let began = Instant::now();
+            let stderr = beside_a_victim(&mut world, &hostile).await;
+            eprintln!("{round} {name}: {:?}", began.elapsed());
+            assert!(!stderr.lines().any(|line| line.starts_with("done: ")), "{name}, round {round}: {stderr}");
+            stderr.lines().filter(|line| line.starts_with("not tried: ")).for_each(|line| eprintln!("{name}: {line}"));
+        }
     }
-    for _ in 0..2 {
-        assert_eq!(world.run("hostile").await, succeeded("{}\n"));
-        assert_eq!(world.run("works").await, succeeded("{}\n"));
-    }
-    world.quiet(Duration::from_secs(30)).await;
 }
 
 #[tokio::test]
-async fn they_are_contained_as_the_executors_user() {
-    // Root alone is whom little holds.
-    match world_with_attack().as_nobody() {
-        Ok(builder) => contained(builder).await,
+async fn they_are_contained_as_an_ordinary_user() {
+    let _one = ONE_FOLDER.lock().await;
+    match folder().as_nobody() {
+        Ok(builder) => all_are_contained(builder).await,
         Err(why) => eprintln!("not tried: {why}"),
     }
 }
 
 #[tokio::test]
-async fn they_are_contained_as_another_user() {
+async fn they_are_contained_as_another_user_than_the_executors() {
     if !rustix::process::geteuid().is_root() {
         return eprintln!("not tried: only root can have skills run as another user");
     }
-    let builder = world_with_attack().flag("--run-as", "65534:65534");
+    let _one = ONE_FOLDER.lock().await;
+    let builder = folder().flag("--run-as", "65534:65534");
     // Who runs them must get at the packages.
     std::fs::set_permissions(builder.path(""), std::os::unix::fs::PermissionsExt::from_mode(0o711)).unwrap();
-    contained(builder).await;
+    all_are_contained(builder).await;
+}
+
+#[tokio::test]
+async fn they_are_contained_as_root() {
+    if !rustix::process::geteuid().is_root() {
+        return eprintln!("not tried: this is not root");
+    }
+    let _one = ONE_FOLDER.lock().await;
+    all_are_contained(folder()).await;
+}
+
+/// Else it would not be isolation that holds them, but that they do not know how.
+#[tokio::test]
+async fn without_isolation_they_do_what_they_try() {
+    let mut world = folder().flag("--isolation-at-most", "none").start().await;
+    let scope = std::fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope").unwrap_or_default();
+    let traces = rustix::process::geteuid().is_root() || scope.trim().is_empty() || scope.trim() == "0";
+    for hostile in hostile::all().into_iter().filter(|hostile| hostile.isolation.is_some()) {
+        let name = hostile.skill.name();
+        if name == "traces" && !traces {
+            eprintln!("not tried: {name}: kernel.yama.ptrace_scope is {}", scope.trim());
+            continue;
+        }
+        let stderr = beside_a_victim(&mut world, &hostile).await;
+        assert!(stderr.lines().any(|line| line.starts_with("done: ")), "{name}: {stderr}");
+    }
 }
 
 /// A writing skill of the executor's own user takes rights away from what is in the store, and tries to write it. What it
 /// cannot do is change what others run; where it could make it unusable, that is found, and it is fetched again.
-async fn the_store_stays_as_it_is(builder: skillyard_tests::world::Builder, run_as: bool) {
+async fn the_store_stays_as_it_is(builder: Builder, run_as: bool) {
     let builder = builder.known_callers().agent(&AgentFile::new(AGENT).mode(AGENT));
     let store = builder.path("state/store");
     let vandal = format!(
@@ -176,14 +206,4 @@ fn what_is_required_and_cannot_be_had_keeps_it_from_starting() {
     let stderr = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(1), "{stderr}");
     assert!(stderr.contains("isolation files is required"), "{stderr}");
-}
-
-#[tokio::test]
-async fn they_are_contained_as_root() {
-    if !rustix::process::geteuid().is_root() {
-        return eprintln!("not tried: this is not root");
-    }
-    // Root lists the numbers of its descriptors, and learns nothing of what they are.
-    let (from, to) = ("ls /proc/$executor/fd/", "readlink /proc/$executor/fd/* /proc/$executor/exe");
-    contained(world_with(|attack| attack.replace(from, to))).await;
 }

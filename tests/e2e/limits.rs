@@ -1,5 +1,5 @@
-//! What one run may use: memory, processes, open files, the length of a file. What takes more is ended, and says why; the
-//! executor serves others meanwhile, and nothing is left over.
+//! What one run may use: memory, open files, the length of a file. What takes more is ended, and says why; the executor
+//! serves others meanwhile, and nothing is left over. Those that multiply are among the hostile skills.
 
 use std::time::{Duration, Instant};
 
@@ -7,32 +7,7 @@ use rstest::rstest;
 use skillyard::pb::executor::v1::Outcome;
 use skillyard_tests::run::{Ended, ended, succeeded};
 use skillyard_tests::world::Builder;
-use skillyard_tests::{Skill, World, call, pack, process, remains};
-
-/// Touches memory until it is ended.
-const GROWS: &str = r#"
-#include <stdlib.h>
-#include <string.h>
-int main(void) {
-    for (;;) memset(malloc(1 << 20), 1, 1 << 20);
-}
-"#;
-
-/// A family: each of eight children touches 20 MiB and stays.
-const FAMILY: &str = r#"
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
-int main(void) {
-    for (int i = 0; i < 8; i++)
-        if (fork() == 0) {
-            setsid();
-            memset(malloc(20 << 20), 1, 20 << 20);
-            pause();
-        }
-    pause();
-}
-"#;
+use skillyard_tests::{Skill, World, call, hostile, pack};
 
 /// 60 MiB, which eight children share with it for a while.
 const SHARES: &str = r#"
@@ -53,62 +28,6 @@ int main(void) {
 }
 "#;
 
-/// Counts in memory that all share, and stops growing at 2,500: a host is to survive a failing test.
-const COUNTED: &str = r#"
-#define _GNU_SOURCE
-#include <signal.h>
-#include <stdio.h>
-#include <sys/mman.h>
-#include <unistd.h>
-static int *count;
-static void begin(void) {
-    count = mmap(0, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-}
-static pid_t grow(void) {
-    if (__sync_add_and_fetch(count, 1) > 2500) pause();
-    return fork();
-}
-"#;
-
-/// Forks as fast as it can.
-const BOMB: &str = "int main(void) { begin(); for (;;) grow(); }";
-
-/// The same, and each in a session of its own, deaf, its parent gone.
-const CHAINS: &str = "
-int main(void) {
-    begin();
-    signal(SIGTERM, SIG_IGN);
-    int i = 0;
-    while (i < 4 && grow() > 0) i++;
-    if (i == 4) pause();
-    for (;;) {
-        setsid();
-        if (grow() > 0 && grow() > 0) _exit(0);
-    }
-}";
-
-/// Leaves a bomb behind and is done.
-const LEAVES_BOMB: &str = r#"
-int main(void) {
-    begin();
-    if (grow() == 0) {
-        setsid();
-        for (;;) grow();
-    }
-    puts("{}");
-}
-"#;
-
-const THREADS: &str = r#"
-#include <pthread.h>
-#include <unistd.h>
-static void *stay(void *x) { pause(); return x; }
-int main(void) {
-    for (int i = 0; i < 100; i++) { pthread_t t; pthread_create(&t, 0, stay, 0); }
-    pause();
-}
-"#;
-
 /// Says how many files it can have open.
 const FILES: &str = r#"
 #include <fcntl.h>
@@ -120,21 +39,16 @@ int main(void) {
 }
 "#;
 
-/// Bombs go off one after the other.
-static ONE_BOMB: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
-/// Process ids of a world with a bomb.
-const PROCESS_IDS: u32 = 4000;
-
 /// The world, as it is started by whoever runs the tests, and, by root, as somebody else too.
 async fn world(builder: Builder, nobody: bool) -> Option<World> {
     if !nobody {
-        return Some(builder.process_ids(PROCESS_IDS).start().await);
+        return Some(builder.start().await);
     }
     if !rustix::process::geteuid().is_root() {
         return None;
     }
     match builder.as_nobody() {
-        Ok(builder) => Some(builder.process_ids(PROCESS_IDS).start().await),
+        Ok(builder) => Some(builder.start().await),
         Err(why) => {
             eprintln!("not tried: {why}");
             None
@@ -148,11 +62,7 @@ async fn beside_others(world: &mut World, skill: &str) -> Ended {
     let attack = tokio::spawn(live.rest());
     let began = Instant::now();
     loop {
-        let beside = world.run("tiny").await;
-        // A bomb may keep the system from starting anything, for as long as it takes to end it.
-        if beside.finished.outcome() == Outcome::Succeeded {
-            assert_eq!(beside, succeeded(pack::TINY_RESULT));
-        }
+        assert_eq!(world.run("tiny").await, succeeded(pack::TINY_RESULT));
         assert!(began.elapsed() < skillyard_tests::PATIENCE, "it is not ended");
         if attack.is_finished() {
             break;
@@ -171,18 +81,18 @@ async fn memory_is_the_whole_trees(#[values(false, true)] nobody: bool) {
     let builder = World::builder()
         .flag("--max-memory", "100MiB")
         .slots(2, 8)
-        .skill(Skill::c("grows", GROWS))
-        .skill(Skill::c("family", FAMILY))
+        .skill(hostile::skill("fills_memory"))
+        .skill(hostile::skill("fills_memory_by_children"))
         .skill(Skill::c("shares", SHARES))
         .skill(Skill::script("at_once", "#!/usr/bin/python3\nx=bytearray(8<<30); print('{}')\n"))
         .skill(Skill::tiny("tiny"));
     let Some(mut world) = world(builder, nobody).await else { return };
-    for skill in ["grows", "family"] {
+    for skill in ["fills_memory", "fills_memory_by_children"] {
         let mut expected = ended(Outcome::OutOfMemory).by("SIGKILL");
         expected.reason = "MEMORY_LIMIT".to_owned();
         assert_eq!(beside_others(&mut world, skill).await, expected, "{skill}");
     }
-    let seen = world.run("family").await;
+    let seen = world.run("fills_memory_by_children").await;
     assert!(seen.finished.message.contains("may take 100 MiB"), "{}", seen.finished.message);
     // What is shared is counted once.
     assert_eq!(world.run("shares").await, succeeded("{}\n"));
@@ -190,40 +100,6 @@ async fn memory_is_the_whole_trees(#[values(false, true)] nobody: bool) {
     let seen = world.run("at_once").await;
     assert_eq!(seen.finished.outcome(), Outcome::Failed);
     assert!(seen.finished.message.contains("MemoryError"), "{}", seen.finished.message);
-}
-
-#[rstest]
-#[case::bomb("bomb", format!("{COUNTED}{BOMB}"))]
-#[case::chains("chains", format!("{COUNTED}{CHAINS}"))]
-#[case::threads("threads", THREADS.to_owned())]
-#[tokio::test]
-async fn a_bomb_is_ended(#[case] name: &str, #[case] source: String, #[values(false, true)] nobody: bool) {
-    let _one = ONE_BOMB.lock().await;
-    let builder = World::builder()
-        .flag("--max-processes", 64)
-        .slots(2, 8)
-        .skill(Skill::c(name, &source))
-        .skill(Skill::tiny("tiny"));
-    let Some(mut world) = world(builder, nobody).await else { return };
-    for _ in 0..2 {
-        let end = beside_others(&mut world, name).await;
-        assert_eq!((end.outcome, end.reason.as_str()), (Outcome::Failed, "PROCESS_LIMIT"), "{end:?}");
-    }
-}
-
-#[rstest]
-#[tokio::test]
-async fn a_bomb_left_behind_ends_with_its_run(#[values(false, true)] nobody: bool) {
-    let _one = ONE_BOMB.lock().await;
-    let builder = World::builder()
-        .flag("--max-processes", 64)
-        .slots(2, 8)
-        .skill(Skill::c("leaves", &format!("{COUNTED}{LEAVES_BOMB}")))
-        .skill(Skill::tiny("tiny"));
-    let Some(mut world) = world(builder, nobody).await else { return };
-    assert_eq!(world.run("leaves").await, succeeded("{}\n"));
-    world.quiet(Duration::from_secs(5)).await;
-    assert_eq!(world.run("tiny").await, succeeded(pack::TINY_RESULT));
 }
 
 #[rstest]
@@ -248,10 +124,7 @@ async fn what_the_kernel_limits(#[values(false, true)] nobody: bool) {
     assert_eq!(free.run("soft").await, succeeded("200\n"));
     let hard: u64 = free.run("hard").await.result.trim().parse().unwrap();
     assert!(hard > 200, "{hard}");
-    let server = free.executor_server().pid();
-    // Its child, where it has a namespace of its own.
-    let executor = process::descendants(server).into_iter().find(|one| one.parent == server && !remains::is_slot(one));
-    let executor = executor.map_or(server, |one| one.pid);
+    let executor = free.executor_pid();
     let own = std::fs::read_to_string(format!("/proc/{executor}/limits")).unwrap();
     let line = own.lines().find(|line| line.starts_with("Max open files")).unwrap();
     assert_eq!(line.split_ascii_whitespace().nth(3).unwrap(), hard.to_string(), "{line}");

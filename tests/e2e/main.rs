@@ -21,12 +21,12 @@ mod history;
 mod hostile;
 mod hostile_skills;
 mod isolation;
+mod large;
 mod layers;
 mod leaks;
 mod limits;
 mod list;
 mod metrics;
-mod neighbours;
 #[cfg(feature = "otlp")]
 mod otlp;
 mod output;

@@ -7,6 +7,7 @@ pub mod access;
 pub mod binaries;
 pub mod certificates;
 pub mod cluster;
+pub mod hostile;
 pub mod metrics;
 pub mod pack;
 pub mod postgres;

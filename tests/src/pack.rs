@@ -98,6 +98,30 @@ impl Skill {
         Self { name: name.to_owned(), manifest, files: Vec::new() }
     }
 
+    /// One that is in a directory; a C program in it is compiled to one of its name.
+    ///
+    /// # Panics
+    /// When it cannot be read.
+    #[must_use]
+    pub fn read(directory: &Path) -> Self {
+        let manifest: Map<String, Value> =
+            serde_json::from_slice(&fs::read(directory.join("skill.json")).unwrap()).unwrap();
+        let mut skill = Self { name: manifest["name"].as_str().unwrap().to_owned(), manifest, files: Vec::new() };
+        for path in fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path()) {
+            let name = path.file_name().unwrap().to_str().unwrap();
+            let mode = fs::metadata(&path).unwrap().permissions().mode();
+            skill = match name.strip_suffix(".c") {
+                _ if name == "skill.json" => skill,
+                Some(program) => {
+                    let source = fs::read_to_string(&path).unwrap();
+                    skill.file(program, fs::read(binaries::compiled(&source)).unwrap(), 0o755)
+                }
+                None => skill.file(name, fs::read(&path).unwrap(), mode),
+            };
+        }
+        skill
+    }
+
     /// Sets a key of the manifest.
     #[must_use]
     pub fn set(mut self, key: &str, value: impl Into<Value>) -> Self {

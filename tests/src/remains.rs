@@ -15,7 +15,7 @@ use crate::{World, eventually};
 /// # Panics
 /// When there is more, and stays.
 pub async fn only_slots(world: &mut World, most: usize) -> Vec<Process> {
-    let executor = world.executor_server().pid();
+    let executor = world.executor_pid();
     let mut found = (Vec::new(), Vec::new());
     // What is left is in the panic, not only that something is.
     let settled = tokio::time::timeout(

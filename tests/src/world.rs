@@ -206,6 +206,17 @@ impl World {
         &mut self.executor.as_mut().expect("the executor was stopped").0
     }
 
+    /// The process id of the executor itself: its server may have made a namespace for it.
+    ///
+    /// # Panics
+    /// When it was stopped.
+    pub fn executor_pid(&mut self) -> i32 {
+        let made = self.executor_start.wrapper.iter().any(|word| word == "--fork");
+        let server = self.executor_server().pid();
+        let inside = || process::all().into_iter().find(|one| one.parent == server).map(|one| one.pid);
+        if made { inside().expect("the executor runs") } else { server }
+    }
+
     /// Runs a skill to its end.
     ///
     /// # Panics

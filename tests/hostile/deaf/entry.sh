@@ -1,0 +1,3 @@
+#!/bin/sh
+trap '' TERM INT HUP QUIT
+while :; do sleep 1; done

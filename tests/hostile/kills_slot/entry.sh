@@ -1,0 +1,4 @@
+#!/bin/sh
+( setsid sleep 300 & )
+kill -KILL $PPID
+exec sleep 300

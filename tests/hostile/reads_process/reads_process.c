@@ -1,0 +1,83 @@
+#define _GNU_SOURCE
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ptrace.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/uio.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+static char arguments[65536];
+
+/* An argument; all of them are texts. */
+static const char *field(const char *name) {
+    static char values[8][4096];
+    static int used;
+    char key[64];
+    snprintf(key, sizeof key, "\"%s\":\"", name);
+    char *from = strstr(arguments, key);
+    if (!from) {
+        fprintf(stderr, "no argument %s\n", name);
+        exit(9);
+    }
+    from += strlen(key);
+    char *value = values[used++];
+    snprintf(value, 4096, "%.*s", (int)strcspn(from, "\""), from);
+    return value;
+}
+
+/* The first that is done is told, and the last that is tried. */
+static void tried(const char *what, const char *whose, int done) {
+    if (!done) return;
+    fprintf(stderr, "done: %s of %s\n", what, whose);
+    puts("{}");
+    exit(0);
+}
+
+static int parent(int pid) {
+    char path[64], line[256];
+    int found = 0;
+    snprintf(path, sizeof path, "/proc/%d/status", pid);
+    FILE *f = fopen(path, "r");
+    while (f && fgets(line, sizeof line, f)) sscanf(line, "PPid: %d", &found);
+    if (f) fclose(f);
+    return found;
+}
+
+static void opened(const char *what, const char *whose, int pid, int flags) {
+    char path[64], byte;
+    snprintf(path, sizeof path, "/proc/%d/%s", pid, what);
+    int fd = open(path, flags);
+    /* Opened with nothing in it gives nothing away: a process that may not be looked at has an empty environment. */
+    tried(what, whose, fd >= 0 && (flags != O_RDONLY || read(fd, &byte, 1) > 0));
+    if (fd >= 0) close(fd);
+}
+static void process(const char *whose, int pid) {
+    char path[64], link[4096];
+    opened("environ", whose, pid, O_RDONLY);
+    opened("maps", whose, pid, O_RDONLY);
+    opened("auxv", whose, pid, O_RDONLY);
+    opened("mem", whose, pid, O_RDWR);
+    /* Root lists the numbers of descriptors, and learns nothing of what they are. */
+    for (const char **what = (const char *[]){"exe", "cwd", "root", "fd/0", "fd/1", "fd/2", "fd/3", 0}; *what; what++) {
+        snprintf(path, sizeof path, "/proc/%d/%s", pid, *what);
+        tried(*what, whose, readlink(path, link, sizeof link) > 0);
+    }
+}
+int main(void) {
+    size_t length = fread(arguments, 1, sizeof arguments - 1, stdin);
+    arguments[length] = 0;
+
+    process("the executor", parent(getppid()));
+    process("the own slot", getppid());
+    process("the other run", atoi(field("pid")));
+    process("the other slot", atoi(field("slot")));
+    puts("{}");
+    return 0;
+}
