@@ -291,11 +291,11 @@ fn a_path_without_any_skill_is_told() {
     world.playbook("good/books/x");
     world.write("empty/skills.json", "{}");
     world.playbook("deep/more/books/x");
-    let answer = world.check(&["good/books", "empty", "deep"]);
-    assert_eq!(answer.code, 0, "{answer:?}");
+    let told = world.check(&["good/books", "empty", "deep"]);
+    assert_eq!(told.code, 0, "{told:?}");
     assert_eq!(world.check(&["--strict", "good/books", "empty"]).code, 1);
-    let about: Vec<_> = answer.stderr.lines().map(|line| line.split(": ").nth(1).unwrap()).collect();
-    assert_eq!(about, ["empty", "deep"], "{answer:?}");
+    let about: Vec<_> = told.stderr.lines().map(|line| line.split(": ").nth(1).unwrap()).collect();
+    assert_eq!(about, ["empty", "deep"], "{told:?}");
     assert_eq!(
         world.check(&["--strict", "good/books"]),
         answer(0, &["1 skill registered, 0 left out: 0 errors, 0 warnings"])
