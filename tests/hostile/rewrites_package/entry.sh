@@ -1,6 +1,4 @@
 #!/bin/sh
-args=$(cat)
-field() { rest=${args#*\"$1\":\"}; echo "${rest%%\"*}"; }
 # The first that is done is told, and the last that is tried.
 try() { if sh -c "$1" >/dev/null 2>&1; then echo "done: $1" >&2; echo '{}'; exit 0; fi; }
 
