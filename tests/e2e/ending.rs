@@ -285,3 +285,28 @@ async fn nothing_outlives_an_executor_that_is_killed() {
     assert_eq!(seen(&world.run(call("naps").timeout(SECOND / 10)).await).reason, "TIMEOUT");
     assert!(world::tree(&world.path("state")).len() < 100);
 }
+
+/// Kills its slot before that can have told of it, and says so.
+const KILLS_AT_ONCE: &str = r#"
+#include <signal.h>
+#include <unistd.h>
+int main(void) {
+    kill(getppid(), SIGKILL);
+    write(2, "here\n", 5);
+    return 0;
+}
+"#;
+
+#[tokio::test]
+async fn what_has_written_was_started_though_its_slot_told_nobody() {
+    let builder = World::builder().flag("--isolation-at-most", "seccomp").slots(2, 100);
+    let mut world = builder.skill(Skill::c("kills", KILLS_AT_ONCE)).start().await;
+    let mut lives = Vec::new();
+    for _ in 0..20 {
+        lives.push(world.open("kills").await);
+    }
+    // What is seen is checked for its order.
+    for live in lives {
+        assert_eq!(live.rest().await.finished.outcome(), Outcome::Lost);
+    }
+}

@@ -33,6 +33,8 @@ const WAITS_FOR_MEMORY: Duration = Duration::from_secs(2);
 const LOOKS_FOR_MEMORY_EVERY: Duration = Duration::from_millis(20);
 /// A pipe holds 64 KiB, or what its owner made of it; whoever still writes after its run is not listened to.
 const MAX_LAST_READS: usize = 32;
+/// For the process id that a slot did not live to tell.
+const UNTOLD: i32 = 0;
 /// How often the last words wait for a reader, for as long as it takes to count as standing still: 5 s at the most.
 const MAX_LAST_WAITS: u32 = 25;
 
@@ -276,10 +278,7 @@ impl Watch {
             SlotEvent::Started { pid } => {
                 self.started = Some(now);
                 self.phase = Phase::Running;
-                let at = SystemTime::now();
-                self.run.started(at);
-                self.journal.note_started(&self.run.call.id, at);
-                self.run.events.push(Event::Started { pid });
+                note_started(&self.run, &self.journal, pid);
             }
             SlotEvent::SpawnFailed { errno } => {
                 self.spawn_errno = Some(errno);
@@ -306,6 +305,11 @@ impl Watch {
     /// One read is one piece.
     fn read_stderr(&mut self, pipes: &mut Pipes) -> usize {
         let n = pipes.read(Output::Stderr, |bytes| {
+            // The slot was lost before it told.
+            if self.started.is_none() {
+                self.started = Some(Instant::now());
+                note_started(&self.run, &self.journal, UNTOLD);
+            }
             self.remains.stderr.push(bytes);
             if let Some(piece) = self.cutter.push(bytes, Instant::now()) {
                 log(&self.run, piece);
@@ -385,6 +389,13 @@ impl Watch {
             }
         }
     }
+}
+
+fn note_started(run: &Run, journal: &Journal, pid: i32) {
+    let at = SystemTime::now();
+    run.started(at);
+    journal.note_started(&run.call.id, at);
+    run.events.push(Event::Started { pid });
 }
 
 fn log(run: &Run, piece: Piece) {
