@@ -31,7 +31,7 @@ ADDRESSES = ["skillyard-registry", "skillyard-executor", "skillyard-executor-b"]
 ALONE = ["skillyard-ci-registry", "skillyard-ci-executor"]
 # Of ConfigMaps podman calls the volume as the ConfigMap, of the others as the volume in the pod.
 VOLUMES = ["skillyard-registry", "skillyard-agents", "skillyard-callers", "skillyard-executor-token", "skillyard-tokens",
-           "skill-disk-usage", "skillyard-ci-state", "skillyard-ci-state-b"]
+           "skill-disk-usage", "skillyard-ci-state", "skillyard-ci-state-b", "skillyard-ci-disk"]
 HARDENED = ["--read-only", "--cap-drop", "ALL", "--security-opt", "no-new-privileges", "--user", "65532", "--network", NETWORK]
 # The engine's own defaults differ from machine to machine.
 ENGINE = """[containers]
@@ -44,6 +44,7 @@ events_logger = "file"
 RUN = "skillyard.executor.v1.ExecutorService/RunSkill"
 STATUS = "skillyard.executor.v1.ExecutorService/GetStatus"
 CANCEL = "skillyard.executor.v1.ExecutorService/CancelRun"
+RECORDS = "skillyard.registry.v1.HistoryService/ListRunRecords"
 STATE = "/var/lib/skillyard/state"
 
 HOSTILE = ROOT / "tests/hostile"
@@ -249,6 +250,7 @@ def pair(work, tokens):
         script.chmod(0o555)
     play(work, ("skillyard-executor",))
     until("the skill is mirrored", lambda: mirrored(executor, tokens["orchestrator"]) and runs(executor, tokens["orchestrator"]))
+    until("its run is in the history", lambda: "disk_usage" in call(registry, 50051, RECORDS, tokens["operator"]))
     for name in (registry, executor):
         for path in ("/livez", "/readyz"):
             until(f"{path} of {name}", lambda: get(name, path) is not None)
@@ -338,13 +340,15 @@ def hostile(work, tokens):
     registry, executor = ALONE
     access = ["-v", f"{work}/access:/access:ro"]
     common = {"LISTEN": "[::]:{}", "TOKENS_FILE": "/access/tokens", "CALLERS_FILE": "/access/callers.yaml", "STATE": STATE}
+    # A disk that can be filled: 64 MiB, in pages.
+    command("podman", "volume", "create", "--opt", "type=tmpfs", "--opt", "device=tmpfs", "--opt", "o=nr_blocks=16384,uid=65532,gid=65532",
+            "skillyard-ci-disk")
     for name, port in (("registry", 50051), ("executor", 50052)):
         environment = [word for key, value in common.items() for word in ("-e", f"SKILLYARD_{name.upper()}_{key}={value.format(port)}")]
         own = {"registry": ["-v", f"{work}/skills:/skills:ro", "-e", "ONGRID_SKILLS_EXTERNAL_DIRS=/skills", "-v", "/var/lib/skillyard"],
-               # A disk that can be filled.
                "executor": ["-e", f"SKILLYARD_REGISTRY=http://{registry}:50051", "-e", "SKILLYARD_MAX_PROCESSES=64", "-e", "SKILLYARD_SLOTS=8",
                             "-e", "SKILLYARD_MAX_MEMORY=100MiB", "-e", "SKILLYARD_EXECUTOR_REGISTRY_TOKEN_FILE=/access/executor.token",
-                            "--tmpfs", "/var/lib/skillyard:rw,exec,size=64m,mode=1777"]}[name]
+                            "-v", "skillyard-ci-disk:/var/lib/skillyard"]}[name]
         command("podman", "run", "-d", "--name", f"skillyard-ci-{name}", *HARDENED, *access, *environment, *own,
                 f"localhost/skillyard-{name}:latest")
     token = tokens["orchestrator"]
@@ -360,8 +364,8 @@ def hostile(work, tokens):
                     continue
                 beside_a_victim(executor, token, name, right, f"victim-{name}-{number}")
                 load.more(3)
-                until(f"nothing of {name} is left", lambda: not left(executor, ("bystander",)), 30)
-        until("nothing of any run is left", lambda: not left(executor), 30)
+                until(f"nothing of {name} is left", lambda: nothing_left(executor, "bystander"), 30)
+        until("nothing of any run is left", lambda: nothing_left(executor), 30)
 
 
 def hostile_skills(directory):
@@ -373,7 +377,7 @@ def hostile_skills(directory):
 
 
 def beside_a_victim(executor, token, name, right, run_id):
-    words = ["grpcurl", "-plaintext", "-H", f"authorization: Bearer {token}", "-d"]
+    words = ["grpcurl", "-plaintext", "-max-time", "120", "-H", f"authorization: Bearer {token}", "-d"]
     request = json.dumps({"skill": "victim", "runId": run_id})
     victim = subprocess.Popen([*words, request, f"{address(executor)}:50052", RUN], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     try:
@@ -384,7 +388,9 @@ def beside_a_victim(executor, token, name, right, run_id):
         # Without blanks, as the skills read them.
         ended, stderr = events(call(executor, 50052, RUN, token, skill=name, argsJson=json.dumps(arguments, separators=(",", ":"))))
         call(executor, 50052, CANCEL, token, runId=run_id)
-        victim_ended, victim_stderr = events("{" + victim.communicate(timeout=60)[0].split("\n{", 1)[1])
+        # The rest of the event that was begun is passed over.
+        rest = victim.stdout.read()
+        victim_ended, victim_stderr = events(rest[rest.find("\n{"):])
     finally:
         victim.kill()
         victim.wait()
@@ -409,13 +415,17 @@ def events(text):
     return ended, stderr
 
 
-def left(executor, but=()):
-    """Processes that are neither the executor's own nor such skills, zombies, and scratch directories but those of slots."""
+def nothing_left(executor, *but):
+    """Whether there is no process but the executor's own and those of such skills, no zombie, and no scratch directory but
+    those of slots."""
     processes = [line.split() for line in command("podman", "top", executor, "state", "comm").split("\n")[1:] if line]
-    found = [line for line in processes if line[0] == "Z" or line[1] not in ("executor-svc", *but)]
+    found = [line for line in processes if line[0] == "Z" or line[1] not in ("executor-svc", "skillyard-slot", *but)]
     of_slots = re.compile(r"scratch/(?!run-)[^/]+$")
     paths = command("podman", "exec", executor, "find", f"{STATE}/scratch", f"{STATE}/discarded", "-mindepth", "1").split("\n")
-    return found + [path for path in paths if path and not of_slots.search(path)]
+    found += [path for path in paths if path and not of_slots.search(path)]
+    if found:
+        raise ValueError(f"there is {found}")
+    return True
 
 
 if __name__ == "__main__":

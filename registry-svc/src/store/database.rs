@@ -22,9 +22,11 @@ const PATIENCE: Duration = Duration::from_secs(4);
 const SQLITE_CONNECTIONS: u32 = 4;
 const POSTGRES_CONNECTIONS: u32 = 8;
 const IDLE: Duration = Duration::from_secs(60);
-/// `secure_delete`: what is cleared is overwritten. 512 KiB of cache is plenty for approvals.
+/// `secure_delete`: what is cleared is overwritten. 512 KiB of cache is plenty for approvals. `temp_store`: where the root of
+/// the file system is read-only, there is no directory for the temporary files of a statement.
 const SQLITE: &str = "PRAGMA busy_timeout = 4000; PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL; \
-                      PRAGMA foreign_keys = ON; PRAGMA secure_delete = ON; PRAGMA cache_size = -512;";
+                      PRAGMA foreign_keys = ON; PRAGMA secure_delete = ON; PRAGMA cache_size = -512; \
+                      PRAGMA temp_store = MEMORY;";
 /// A registry that is lost in the middle of a transaction holds up the others no longer than this.
 /// The one join, of labels with their records, is for a page of them: a plan that joins all of them first is never better.
 const POSTGRES: &str = "SET statement_timeout = '4s'; SET idle_in_transaction_session_timeout = '4s'; \
